@@ -1,0 +1,1 @@
+"""Locks on PostgreSQL for cron jobs and commands."""

@@ -1,0 +1,145 @@
+"""What a lock is told: typed values, checked where they are made, never read from the environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from dislock.errors import ConfigurationError
+
+#: Nothing that is counted in seconds may be longer: beyond a month a setting is a slip of the keyboard.
+LONGEST_SECONDS = 31 * 86400.0
+#: A shorter lease could not be renewed before it ends, whatever the network.
+SHORTEST_TTL_SECONDS = 0.1
+SCHEDULE_PREFIX = "cronjob-lock:schedule:"
+LEASE_PREFIX = "cronjob-lock:lease:"
+
+
+class LeaseLossPolicy(str, Enum):
+    """What happens when a lease is lost while the work is still running."""
+
+    TERMINATE = "terminate"
+    """The command is ended; a guarded block raises ``LeaseLostError`` when it is left."""
+    CONTINUE = "continue"
+    """The loss is logged, and that is all."""
+
+    @classmethod
+    def parse(cls, value: object) -> LeaseLossPolicy:
+        """The policy itself, or its word in any case; anything else is a ``ConfigurationError``."""
+        word = value.value if isinstance(value, cls) else value
+        try:
+            return cls(word.strip().lower() if isinstance(word, str) else word)
+        except ValueError:
+            words = " or ".join(policy.value for policy in cls)
+            raise ConfigurationError(f"lease_loss_policy must be {words}, not {value!r}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockContext:
+    """Everything that the locks of one job need to know; checked at construction.
+
+    Durations are seconds. A value that cannot work raises ``ConfigurationError`` (a ``ValueError``).
+    """
+
+    url: str = field(repr=False)
+    """libpq connection string: a URL or ``key=value`` words. Never part of the ``repr``."""
+    table_parts: list[str]
+    """The lock table's name: ``["key_value"]``, ``["public", "key_value"]``, at most database, schema, table."""
+    lock_key: str
+    """The job's name; hosts that share it exclude each other."""
+    owner: str
+    """Who holds the lock, for people: ``hostname:pid``. Need not be unique."""
+    next_run_time: datetime | None = None
+    """When the slot ends; must know its zone. Computed from ``schedule`` at each entry when None."""
+    run_ttl_seconds: float | None = None
+    """How long a lease lasts after its last renewal; needed for leases."""
+    lease_interval_seconds: float | None = None
+    """The longest pause between two renewals, at most the TTL; needed for leases."""
+    schedule: str | None = None
+    """Cron expression: five to seven fields or an alias, as croniter reads them."""
+    jitter_max_seconds: float = 0.0
+    """Longest random delay before the first connection."""
+    lease_loss_policy: LeaseLossPolicy = LeaseLossPolicy.TERMINATE
+    """What a lost lease does; the policy's word will do as well."""
+    time_zone: str | None = None
+    """IANA name of the zone in which ``schedule`` is read; the database session's zone when None."""
+    slot_tolerance_seconds: float = 5.0
+    """How early, by the database's clock, a start still belongs to the coming tick."""
+    connect_timeout_seconds: float = 10.0
+    """How long the acquisition tries to reach the database, all hosts and all attempts together."""
+    kill_grace_seconds: float = 10.0
+    """How long ``run_with_locks`` waits between SIGTERM and SIGKILL."""
+
+    def __post_init__(self) -> None:
+        for name in ("url", "lock_key", "owner"):
+            _check_text(name, getattr(self, name))
+        _check_table(self.table_parts)
+        # Our own copy: a list that the caller changes later must not move the lock to another table.
+        object.__setattr__(self, "table_parts", list(self.table_parts))
+        for name in ("run_ttl_seconds", "lease_interval_seconds"):
+            _check_seconds(name, getattr(self, name), optional=True)
+        for name in ("jitter_max_seconds", "slot_tolerance_seconds", "kill_grace_seconds"):
+            _check_seconds(name, getattr(self, name), zero=True)
+        _check_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
+        ttl, interval = self.run_ttl_seconds, self.lease_interval_seconds
+        if ttl is not None and ttl < SHORTEST_TTL_SECONDS:
+            raise ConfigurationError(f"run_ttl_seconds must be at least {SHORTEST_TTL_SECONDS:g}, not {ttl:g}")
+        if ttl is not None and interval is not None and interval > ttl:
+            raise ConfigurationError(
+                f"lease_interval_seconds ({interval:g}) must not be above run_ttl_seconds ({ttl:g})"
+            )
+        if self.next_run_time is not None:
+            _check_moment("next_run_time", self.next_run_time)
+        for name in ("schedule", "time_zone"):
+            if getattr(self, name) is not None:
+                _check_text(name, getattr(self, name))
+        object.__setattr__(self, "lease_loss_policy", LeaseLossPolicy.parse(self.lease_loss_policy))
+
+    @property
+    def schedule_key(self) -> str:
+        """The full row key of the schedule lock."""
+        return SCHEDULE_PREFIX + self.lock_key
+
+    @property
+    def lease_key(self) -> str:
+        """The full row key of the lease."""
+        return LEASE_PREFIX + self.lock_key
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"{name} must be a text that is not empty")
+    if "\0" in value:
+        raise ConfigurationError(f"{name} must not contain a NUL character: PostgreSQL cannot store it")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{name} must be valid Unicode") from None
+
+
+def _check_table(parts: Sequence[str]) -> None:
+    if isinstance(parts, str) or not isinstance(parts, Sequence):
+        raise ConfigurationError('table_parts must be a list such as ["public", "key_value"]')
+    if not 1 <= len(parts) <= 3:
+        raise ConfigurationError(f"table_parts must have one to three parts, not {len(parts)}")
+    for part in parts:
+        _check_text("each of table_parts", part)
+
+
+def _check_seconds(name: str, value: object, *, optional: bool = False, zero: bool = False) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigurationError(f"{name} must be a finite number of seconds, not {value!r}")
+    if value < 0 or (value == 0 and not zero):
+        raise ConfigurationError(f"{name} must be {'zero or more' if zero else 'more than zero'}, not {value:g}")
+    if value > LONGEST_SECONDS:
+        raise ConfigurationError(f"{name} must be at most {LONGEST_SECONDS:.0f} (31 days), not {value:g}")
+
+
+def _check_moment(name: str, value: object) -> None:
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise ConfigurationError(f"{name} must be a datetime that knows its zone")

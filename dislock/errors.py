@@ -1,0 +1,82 @@
+"""What can go wrong, as a caller sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+#: Exit code of a command line run whose lease was lost: EX_TEMPFAIL of sysexits.h.
+LEASE_LOST_EXIT_CODE = 75
+
+
+class DislockError(Exception):
+    """Base class of everything that this package raises on purpose."""
+
+
+class ConfigurationError(DislockError, ValueError):
+    """A setting, an argument or the database's schema does not fit; trying again changes nothing."""
+
+
+class DatabaseUnavailableError(DislockError):
+    """The database could not be reached, or did not answer, in the time that there was."""
+
+
+class LockNotAcquiredError(DislockError):
+    """Somebody else verifiably holds the lock.
+
+    ``key`` is the full row key, ``holder`` the owner named by the row and ``expires_at`` the row's end by the
+    database's clock; the last two are None when the row was gone before it could be read.
+    """
+
+    def __init__(
+        self, message: str, *, key: str = "", holder: str | None = None, expires_at: datetime | None = None
+    ) -> None:
+        super().__init__(message)
+        self.key = key
+        self.holder = holder
+        self.expires_at = expires_at
+
+
+class UnknownOutcomeError(DislockError):
+    """The answer to an acquisition was lost, and the row now names this very owner.
+
+    It may be ours or a namesake's, so nothing is run and nothing is freed: the row ends by itself.
+    """
+
+
+class LossReason(Enum):
+    """Why a lease is no longer held."""
+
+    TAKEN = "taken"  #: the row names another owner, or another acquisition by a namesake
+    REMOVED = "removed"  #: the row, or the table, is gone
+    EXPIRED = "expired"  #: the row ended by the database's clock before it was renewed
+    UNCONFIRMED = "unconfirmed"  #: no renewal was confirmed in time, whatever the cause
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A lease that was lost: why, in a word and in a sentence.
+
+    ``grace`` is the time in seconds that a supervised command may have between SIGTERM and SIGKILL.
+    """
+
+    reason: LossReason
+    sentence: str
+    grace: float = 0.0
+
+
+class LeaseLostError(DislockError):
+    """The lease stopped being held while the guarded block or command was running.
+
+    Raised under ``LeaseLossPolicy.TERMINATE`` when the block itself ended without an error. ``loss`` says why;
+    ``reason`` is a short way to ``loss.reason``.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss.sentence)
+        self.loss = loss
+
+    @property
+    def reason(self) -> LossReason:
+        return self.loss.reason

@@ -1,0 +1,1 @@
+"""Transaction-scoped advisory locks for SQLAlchemy."""
