@@ -90,9 +90,7 @@ class Postgres:
             self.program("pg_ctl", "-D", str(self.data), "-w", "-s", "-m", mode, "stop")
 
     def restart(self, mode: str = "immediate") -> None:
-        self.program(
-            "pg_ctl", "-D", str(self.data), "-w", "-l", str(self._folder / "log"), "-s", "-m", mode, "restart"
-        )
+        self.program("pg_ctl", "-D", str(self.data), "-w", "-l", str(self._folder / "log"), "-s", "-m", mode, "restart")
 
     @property
     def pid(self) -> int:

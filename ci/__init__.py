@@ -1,0 +1,1 @@
+"""What `ci/test` is made of. Only the standard library: it runs before anything is installed."""

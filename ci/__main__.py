@@ -1,0 +1,101 @@
+"""`ci/test`: makes the environment, runs the kinds asked for, and ends with one line that counts them all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from ci.environments import CannotMake
+from ci.kinds import FAST, KINDS, Options, Outcome, main_environment, outcomes
+from ci.tally import Tally, total
+
+HELP = """kinds:
+  lint         ruff: rules and format
+  types        mypy --strict
+  unit         pure, milliseconds each
+  integration  against a real PostgreSQL: an embedded one, or TEST_DATABASE_URL
+  simulation   the protocol under a simulated clock, network and crashes
+  faults       processes and servers killed, stopped, wedged
+  artifact     the built dislock.pyz on every interpreter found
+  image        the container image; needs a Docker engine
+  minimum      unit and integration with the oldest dependencies allowed, on the oldest Python
+  pythons      unit and integration on the oldest and the newest other Python found
+  fast         lint, types, unit, integration, simulation, without the tests marked slow
+
+environment:
+  DISLOCK_TEST_PYTHONS  more interpreters: paths separated by colons or blanks
+  TEST_DATABASE_URL     a PostgreSQL to use in place of the embedded one
+  CI=true               what this machine cannot run is a failure and not a skip
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    kinds, options = _parse(arguments)
+    in_ci = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+    # As Ctrl-C does: whatever runs is ended in order.
+    signal.signal(signal.SIGTERM, _interrupt)
+    tallies: list[Tally] = []
+    try:
+        main_environment().make()
+        for kind in kinds:
+            began = time.monotonic()
+            for outcome in outcomes(kind, options):
+                tallies.append(_tell(outcome, time.monotonic() - began, in_ci))
+                began = time.monotonic()
+    except CannotMake as failure:
+        print(failure)
+        tallies.append(Tally(failed=1))
+    except KeyboardInterrupt:
+        print("interrupted")
+        tallies.append(Tally(failed=1))
+    whole = total(tallies)
+    print(whole, flush=True)
+    return 1 if whole.failed else 0
+
+
+def _parse(arguments: Sequence[str]) -> tuple[list[str], Options]:
+    own, extra = list(arguments), []
+    if "--" in own:
+        cut = own.index("--")
+        own, extra = own[:cut], own[cut + 1 :]
+    parser = argparse.ArgumentParser(
+        prog="ci/test",
+        usage="ci/test [KIND ...] [-- PYTEST-ARGUMENT ...]",
+        epilog=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=argparse.SUPPRESS)
+    asked = parser.parse_args(own).kinds
+    if unknown := [kind for kind in asked if kind not in ("fast", *KINDS)]:
+        parser.error(f"no such kind: {unknown[0]}; there are fast, {', '.join(KINDS)}")
+    fast = "fast" in asked
+    wanted = {*asked, *(FAST if fast else ())} if asked else set(KINDS)
+    return [kind for kind in KINDS if kind in wanted], Options(fast=fast, pytest=tuple(extra))
+
+
+def _tell(outcome: Outcome, seconds: float, in_ci: bool) -> Tally:
+    tally = outcome.tally
+    if outcome.lack:
+        print(f"{outcome.name:<13} not run: {outcome.lack}", flush=True)
+        return Tally(failed=1) if in_ci else Tally(skipped=1)
+    print(f"{outcome.name:<13} {seconds:5.0f} s  {tally}", flush=True)
+    for reason, count in tally.reasons.most_common():
+        print(f"  skipped {count}: {reason}")
+    if outcome.trouble:
+        print(outcome.trouble)
+    for name in tally.failures:
+        print(f"  failed: {name}")
+    return tally
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
