@@ -1,0 +1,88 @@
+"""What the name of a command stands for, and why it could not be run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+Environment = Mapping[bytes, bytes]
+
+SHELL = "/bin/sh"
+
+
+class NotStarted(Exception):  # noqa: N818 - a result that the caller turns into an exit code
+    """The command could not be started; ``code`` is the shell's: 127 for not found, 126 for anything else."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def execute(command: Sequence[str], environment: Environment | None) -> NoReturn:
+    """Replace this process by ``command``, found by the PATH of ``environment``; raises ``NotStarted``."""
+    env: Environment = os.environb if environment is None else environment
+    try:
+        if not command[0]:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        try:
+            os.execvpe(command[0], list(command), env)  # noqa: S606 - running what the user names is the purpose
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            os.execve(SHELL, as_script(command, environment), env)  # noqa: S606 - the same command, by its shell
+    except OSError as error:
+        raise not_started(command, environment, error) from None
+
+
+def as_script(command: Sequence[str], environment: Environment | None) -> list[str]:
+    """The command for a file that the kernel cannot execute (ENOEXEC), when it is a script without a ``#!`` line.
+
+    POSIX has both ``execvp`` and the shell run such a file by ``sh``, so it works in a crontab, and a line that worked
+    there must go on working with this wrapper put in front. A program for another machine looks the same to the
+    kernel; as shells do, take a NUL in the first line as the sign of one.
+    """
+    path = _find(command[0], environment)
+    if path is None:
+        raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))
+    with Path(path).open("rb") as file:
+        if b"\0" in file.read(128).partition(b"\n")[0]:
+            raise OSError(errno.ENOEXEC, "it is a program for another kind of machine, or damaged")
+    return [SHELL, path, *command[1:]]
+
+
+def not_started(command: Sequence[str], environment: Environment | None, error: OSError) -> NotStarted:
+    """What the shell would make of ``error``, which came from an attempt to run ``command``."""
+    # The arguments may hold a password: only the name is shown.
+    name, reason = command[0], error.strerror or str(error)
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+        return NotStarted(126, f"cannot run {name!r}: {reason}")
+    if name and _find(name, environment) is not None:
+        return NotStarted(126, f"cannot run {name!r}: the interpreter or the loader that it names does not exist")
+    if "/" in name:
+        return NotStarted(127, f"cannot run {name!r}: {reason}")
+    return NotStarted(127, f"cannot run {name!r}: no such command in PATH")
+
+
+def _find(name: str, environment: Environment | None) -> str | None:
+    # The type stubs know text alone; bytes are looked up as b"PATH".
+    places = [""] if "/" in name else os.get_exec_path(environment)  # type: ignore[arg-type]
+    for place in places:
+        path = Path(place, name)
+        if path.is_file() and os.access(path, os.X_OK):
+            return name if "/" in name else str(path)
+    return None
+
+
+def flush_output() -> None:
+    """Write out what this interpreter still holds: an exec would lose it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            continue  # closed, or its reader is gone: nothing that the command must not start for

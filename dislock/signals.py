@@ -1,0 +1,189 @@
+"""The wrapper's own signals: held back from its first moment, and handed on one by one.
+
+A signal that is blocked in every thread stays pending in the kernel until somebody asks for it. So nothing that
+arrives is lost between two steps of a run, and no handler ever interrupts one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+#: Signals that ask a command to end; they go to its whole process group.
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+#: Signals whose meaning is the command's own; they go to the command alone, never to its children.
+MESSAGES = (signal.SIGUSR1, signal.SIGUSR2)
+
+# Wakes the listening thread. Sent to that thread alone, so it is never mistaken for one from outside, and nobody
+# sends it from outside: the kernel does so only for a timer that counts a process's CPU time.
+_WAKE = signal.SIGVTALRM
+# asm-generic/siginfo.h; the signal module does not name it. A sender in another PID namespace also shows as pid 0,
+# so si_pid would not do.
+_SI_KERNEL = 0x80
+# The interpreter ignores these at its start; a command must find them as they are for any other program.
+_IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")
+
+Disposition = tuple[int, Any]
+
+
+class Signals:
+    """Receives the signals of a command line run; entered in the main thread before any other thread exists.
+
+    TERM, INT, HUP, QUIT, USR1 and USR2 are blocked, so that later threads inherit the block, except those that came
+    ignored (nohup): they stay ignored. Until a command runs, the first of TERM, INT, HUP and QUIT becomes ``received``;
+    USR1 and USR2 stay pending, and reach the command when it starts.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.mask: set[int] = set()  #: the signal mask as it came
+        self._lock = threading.Lock()
+        self._callback: Callable[[], None] | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._ending: frozenset[int] = frozenset()
+        self._messages: frozenset[int] = frozenset()
+        self._chld_ignored = False
+
+    def __enter__(self) -> Signals:
+        self._ending = frozenset(n for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN)
+        self._messages = frozenset(n for n in MESSAGES if signal.getsignal(n) is not signal.SIG_IGN)
+        self.mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._all | {_WAKE}))
+        # Where SIGCHLD is ignored, the kernel reaps children by itself and their exit status is lost.
+        self._chld_ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        if self._chld_ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.listen_early()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.halt()
+        # Too late to mean anything: the work is over, and its result must not be replaced by a death.
+        while late := signal.sigpending() & self._all:
+            signal.sigwait(late)
+        if self._chld_ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+    @property
+    def _all(self) -> frozenset[int]:
+        return self._ending | self._messages
+
+    def on_early(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called once, from another thread, when a signal asks to end before a command runs.
+
+        A signal that came before this call counts: then ``callback`` is called at once, by the caller.
+        """
+        with self._lock:
+            self._callback = callback
+            late = self.received is not None
+        if late:
+            callback()
+
+    def listen_early(self) -> None:
+        """Watch for a signal that asks to end before a command runs."""
+        self._listen(self._ending, self._note_early)
+
+    def listen(self, deliver: Callable[[int, bool], None]) -> None:
+        """Hand every signal to ``deliver(number, from_kernel)``, called in another thread.
+
+        ``from_kernel`` is True when the terminal sent it to the whole foreground group. Systems that do not say
+        who sent a signal (macOS) pass True for INT and QUIT, which hardly anything but a terminal sends.
+        """
+        self._listen(self._all, deliver)
+
+    def stop(self) -> int | None:
+        """Stop listening. Returns the signal that asked to end, received or still pending, or None.
+
+        From here on signals stay pending, until somebody listens again or this object is left.
+        """
+        self.halt()
+        if self.received is None:
+            pending = self.pending()
+            for number in ENDING:
+                if number in pending:
+                    signal.sigwait({number})
+                    self.received = int(number)
+                    break
+        return self.received
+
+    def pending(self) -> frozenset[int]:
+        """Signals that ask to end, have arrived, and were not taken by anybody yet."""
+        return self._ending.intersection(signal.sigpending())
+
+    def halt(self) -> None:
+        """Stop listening, and leave what arrives pending."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._stopping = True
+        if thread.is_alive() and thread.ident is not None:
+            signal.pthread_kill(thread.ident, _WAKE)
+        thread.join()
+
+    def dispositions(self) -> list[Disposition]:
+        """What a command's signal dispositions must be set to before its exec."""
+        return inherited() + ([(signal.SIGCHLD, signal.SIG_IGN)] if self._chld_ignored else [])
+
+    def _listen(self, numbers: frozenset[int], deliver: Callable[[int, bool], None]) -> None:
+        self.halt()
+        self._stopping = False
+        self._thread = threading.Thread(
+            target=self._run, args=(numbers | {_WAKE}, deliver), name="dislock-signals", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, numbers: frozenset[int], deliver: Callable[[int, bool], None]) -> None:
+        while True:
+            number, from_kernel = _next(numbers)
+            if number != _WAKE:
+                deliver(number, from_kernel)
+            elif self._stopping:
+                return
+
+    def _note_early(self, number: int, _from_kernel: bool) -> None:
+        with self._lock:
+            if self.received is not None:
+                return
+            self.received = number
+            callback = self._callback
+        if callback is not None:
+            callback()
+
+
+def inherited() -> list[Disposition]:
+    """The dispositions that this interpreter's own would spoil for a command.
+
+    ``exec`` resets caught signals by itself, but one that arrives just before would go to a Python handler that
+    never runs, and be lost.
+    """
+    caught = {int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))}
+    spoilt = {int(getattr(signal, name)) for name in _IGNORED_BY_PYTHON if hasattr(signal, name)}
+    return [(number, signal.SIG_DFL) for number in sorted(caught | spoilt)]
+
+
+def die_of_interrupt() -> NoReturn:
+    """End this process by SIGINT, as the command did.
+
+    A shell stops its loop or script at Ctrl-C only when the command that it waits for died by SIGINT; an exit code of
+    130 means to it that the signal was dealt with.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # Reached only where the signal cannot kill: as PID 1 of a namespace.
+    os._exit(128 + signal.SIGINT)
+
+
+def _next(numbers: frozenset[int]) -> tuple[int, bool]:
+    if hasattr(signal, "sigwaitinfo"):
+        info = signal.sigwaitinfo(numbers)
+        return int(info.si_signo), info.si_code == _SI_KERNEL
+    number = int(signal.sigwait(numbers))
+    return number, number in (signal.SIGINT, signal.SIGQUIT)
