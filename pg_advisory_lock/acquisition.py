@@ -1,0 +1,192 @@
+"""Every rule of taking a lock, of checking it and of telling who has it: once, for the sync and the async class.
+
+All of it works on SQLAlchemy's synchronous objects. The asynchronous ones are shells around these, and their
+``run_sync`` carries the functions below into the event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import RootTransaction
+from sqlalchemy.exc import DBAPIError
+
+from pg_advisory_lock import statements
+from pg_advisory_lock.errors import (
+    LockHolder,
+    PgAdvisoryLockError,
+    PgAdvisoryLockLost,
+    PgAdvisoryLockNotAcquired,
+    PgAdvisoryLockTimeout,
+    describe,
+)
+from pg_advisory_lock.handles import Target, connection_of, flush, guarding_connection_of
+from pg_advisory_lock.identity import LockIdentity
+from pg_advisory_lock.sqlstate import LOCK_NOT_AVAILABLE, sqlstate
+
+#: lock_timeout is a 32-bit number of milliseconds in PostgreSQL.
+LONGEST_TIMEOUT_IN_MS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Grip:
+    """A lock that was taken: where, and in which transaction by SQLAlchemy's and by the server's account."""
+
+    connection: Connection
+    transaction: RootTransaction | None
+    pid: int
+    began: int
+
+
+def checked_timeout(timeout_in_ms: int) -> int:
+    """The timeout as a plain int; ``PgAdvisoryLockError`` unless it is an int from 0 to 2147483647 and not a bool."""
+    if isinstance(timeout_in_ms, bool) or not isinstance(timeout_in_ms, int):
+        raise PgAdvisoryLockError(f"timeout_in_ms must be an int, not {type(timeout_in_ms).__name__}")
+    timeout = int.__index__(timeout_in_ms)
+    if not 0 <= timeout <= LONGEST_TIMEOUT_IN_MS:
+        raise PgAdvisoryLockError(f"timeout_in_ms must be from 0 to {LONGEST_TIMEOUT_IN_MS}")
+    return timeout
+
+
+def acquire_now(target: Target, lock: LockIdentity) -> bool:
+    """``lock_immediate()``: True, or on contention False or ``PgAdvisoryLockNotAcquired``."""
+    connection = _prepare(target)
+    if _try(connection, lock) is not None:
+        return True
+    if lock.raise_on_failure:
+        raise _not_acquired(connection, lock, None)
+    return False
+
+
+def acquire(target: Target, lock: LockIdentity, timeout: int) -> bool:
+    """``lock()``: True, or on contention False or ``PgAdvisoryLockTimeout``."""
+    connection = _prepare(target)
+    grip = _try_then_wait(connection, lock, timeout)
+    if isinstance(grip, Grip):
+        return True
+    if lock.raise_on_failure:
+        raise _not_acquired(connection, lock, timeout) from grip
+    return False
+
+
+def take_hold(target: Target, lock: LockIdentity, timeout: int) -> Grip:
+    """The beginning of ``held()``: raises on contention even in boolean mode, because a block cannot be skipped."""
+    connection = _prepare(target)
+    grip = _try_then_wait(connection, lock, timeout)
+    if isinstance(grip, Grip):
+        return grip
+    raise _not_acquired(connection, lock, timeout) from grip
+
+
+def check_hold(_target: Target, lock: LockIdentity, grip: Grip) -> None:
+    """The end of ``held()``: raises ``PgAdvisoryLockLost`` unless the transaction that took the lock still has it.
+
+    SQLAlchemy is asked first, because after a commit there may be no connection left to ask. The server is asked as
+    well: SQLAlchemy does not know of a COMMIT sent as text, nor of locks that went with a savepoint.
+    """
+    if grip.transaction is None or not grip.transaction.is_active:
+        raise _lost(lock, "its transaction ended")
+    mode = statements.SHARED_MODE if lock.shared else statements.EXCLUSIVE_MODE
+    row = grip.connection.execute(statements.STILL_HELD, {"key": lock.lock_key, "mode": mode}).one()
+    if (row.pid, row.began) != (grip.pid, grip.began):
+        raise _lost(lock, "its transaction ended, and another one is open now")
+    if not row.held:
+        raise _lost(lock, "a savepoint around it was rolled back")
+
+
+def list_holders(target: Target, lock: LockIdentity) -> list[LockHolder]:
+    """``holders()``."""
+    return _holders(connection_of(target), lock)
+
+
+def _prepare(target: Target) -> Connection:
+    """The connection to lock on; pending changes are written now, so that their failure is not taken for ours."""
+    connection = guarding_connection_of(target)
+    flush(target)
+    return connection
+
+
+def _try_then_wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | BaseException | None:
+    """The lock; or what ended the wait for it; or None when there was no time to wait.
+
+    The first try cannot overtake those who wait already: PostgreSQL refuses ``pg_try_advisory_xact_lock`` whenever the
+    wanted mode conflicts with a holder *or with anybody in the queue*, and on release it hands the lock to the head of
+    the queue before anybody else can see it free (``LockAcquireExtended`` and ``ProcLockWakeup`` in the server).
+    """
+    return _try(connection, lock) or (_wait(connection, lock, timeout) if timeout else None)
+
+
+def _try(connection: Connection, lock: LockIdentity) -> Grip | None:
+    row = connection.execute(statements.try_lock(lock.shared), {"key": lock.lock_key}).one()
+    return Grip(connection, connection.get_transaction(), row.pid, row.began) if row.taken else None
+
+
+def _wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | BaseException:
+    """The lock; or the error that says that the time is over. Any other error is raised.
+
+    After any error that leaves the connection alive, the rollback to the savepoint has made the transaction usable
+    again and given the caller's ``lock_timeout`` back.
+    """
+    # A savepoint of the connection, not of the session: it leaves the session's objects as they are.
+    savepoint = connection.begin_nested()
+    parameters = {"key": lock.lock_key, "timeout": str(timeout)}
+    try:
+        row = connection.execute(statements.wait_lock(lock.shared), parameters).one()
+    except BaseException as error:
+        # The statement runs under no lock_timeout but ours, so this state says that ours ran out.
+        contention = isinstance(error, Exception) and sqlstate(error) == LOCK_NOT_AVAILABLE
+        try:
+            savepoint.rollback()
+        except Exception:
+            # The connection died in between. Then the transaction is gone: it is not contention, and what the server
+            # said before, if it was something else, is the better answer.
+            if contention:
+                raise
+        if not contention:
+            raise
+        return error
+    savepoint.commit()
+    return Grip(connection, connection.get_transaction(), row.pid, row.began)
+
+
+def _holders(connection: Connection, lock: LockIdentity) -> list[LockHolder]:
+    rows = connection.execute(statements.HOLDERS, {"key": lock.lock_key})
+    return [
+        LockHolder(
+            pid=row.pid,
+            application_name=row.application_name,
+            since=row.since,
+            mode="shared" if row.mode == statements.SHARED_MODE else "exclusive",
+            granted=row.granted,
+        )
+        for row in rows
+    ]
+
+
+def _holders_if_possible(connection: Connection, lock: LockIdentity) -> list[LockHolder]:
+    """Like ``_holders``, but empty when the question fails; the role may not be allowed to read ``pg_locks``."""
+    savepoint = connection.begin_nested()
+    try:
+        holders = _holders(connection, lock)
+    except DBAPIError:
+        savepoint.rollback()
+        return []
+    savepoint.commit()
+    return holders
+
+
+def _not_acquired(connection: Connection, lock: LockIdentity, timeout: int | None) -> PgAdvisoryLockNotAcquired:
+    holders = _holders_if_possible(connection, lock)
+    waited = "" if timeout is None else f" within {timeout} ms"
+    kind = PgAdvisoryLockNotAcquired if timeout is None else PgAdvisoryLockTimeout
+    return kind(
+        f"{lock} was not acquired{waited}: {describe(holders)}",
+        lock_args=lock.lock_args,
+        lock_key=lock.lock_key,
+        holders=holders,
+    )
+
+
+def _lost(lock: LockIdentity, why: str) -> PgAdvisoryLockLost:
+    return PgAdvisoryLockLost(f"{lock} is no longer held at the end of the block: {why}")

@@ -1,0 +1,71 @@
+"""The asynchronous locker: the same names, for ``AsyncSession`` and ``AsyncConnection``.
+
+A shell around ``acquisition``: SQLAlchemy's ``run_sync`` carries its functions into the event loop, so no rule exists
+twice. Needs SQLAlchemy's asyncio extra (``greenlet``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+from pg_advisory_lock import acquisition
+from pg_advisory_lock.errors import LockHolder, PgAdvisoryLockError
+from pg_advisory_lock.handles import warn_if_nested
+from pg_advisory_lock.identity import LockIdentity
+
+AsyncHandle: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
+AsyncTarget: TypeAlias = AsyncSession | AsyncConnection
+
+
+class PgAdvisoryLock(LockIdentity):
+    """``pg_advisory_lock.PgAdvisoryLock`` for asyncio: same arguments, same keys, same errors.
+
+    Its methods take an ``AsyncSession``, ``async_scoped_session`` or ``AsyncConnection``. When a task is cancelled
+    while it waits, SQLAlchemy closes the connection: the transaction is lost, and so is any lock in it.
+    """
+
+    __slots__ = ()
+
+    async def lock(self, session: AsyncHandle, timeout_in_ms: int = 1000) -> bool:
+        """See ``pg_advisory_lock.PgAdvisoryLock.lock``."""
+        timeout = acquisition.checked_timeout(timeout_in_ms)
+        target = _async_target_of(session)
+        warn_if_nested(target.in_nested_transaction())
+        return await target.run_sync(acquisition.acquire, self, timeout)
+
+    async def lock_immediate(self, session: AsyncHandle) -> bool:
+        """See ``pg_advisory_lock.PgAdvisoryLock.lock_immediate``."""
+        target = _async_target_of(session)
+        warn_if_nested(target.in_nested_transaction())
+        return await target.run_sync(acquisition.acquire_now, self)
+
+    def held(self, session: AsyncHandle, timeout_in_ms: int = 1000) -> AbstractAsyncContextManager[None]:
+        """``async with locker.held(session):``; see ``pg_advisory_lock.PgAdvisoryLock.held``."""
+        timeout = acquisition.checked_timeout(timeout_in_ms)
+        target = _async_target_of(session)
+        warn_if_nested(target.in_nested_transaction())
+        return self._held(target, timeout)
+
+    async def holders(self, session: AsyncHandle) -> list[LockHolder]:
+        """See ``pg_advisory_lock.PgAdvisoryLock.holders``."""
+        return await _async_target_of(session).run_sync(acquisition.list_holders, self)
+
+    @asynccontextmanager
+    async def _held(self, target: AsyncTarget, timeout: int) -> AsyncIterator[None]:
+        grip = await target.run_sync(acquisition.take_hold, self, timeout)
+        yield
+        await target.run_sync(acquisition.check_hold, self, grip)
+
+
+def _async_target_of(handle: AsyncHandle) -> AsyncTarget:
+    found = handle() if isinstance(handle, async_scoped_session) else handle
+    if isinstance(found, (AsyncSession, AsyncConnection)):
+        return found
+    raise PgAdvisoryLockError(
+        "the lock needs an AsyncSession, async_scoped_session or AsyncConnection with the transaction to guard, not"
+        f" {type(handle).__name__}; without asyncio there is pg_advisory_lock.PgAdvisoryLock"
+    )

@@ -1,0 +1,97 @@
+"""From what a caller passes to the connection of its transaction, or to a refusal before any statement is sent."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, Dialect
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, scoped_session
+
+from pg_advisory_lock.errors import PgAdvisoryLockError, PgAdvisoryLockWarning
+
+#: What the methods of the synchronous class accept.
+Handle: TypeAlias = Session | scoped_session[Any] | Connection
+#: The same, after a ``scoped_session`` was asked for the session of the current scope.
+Target: TypeAlias = Session | Connection
+
+
+def target_of(handle: Handle) -> Target:
+    """The session or connection behind the handle; raises ``PgAdvisoryLockError`` for anything else."""
+    found = handle() if isinstance(handle, scoped_session) else handle
+    if isinstance(found, (Session, Connection)):
+        return found
+    raise PgAdvisoryLockError(
+        f"the lock needs a Session, scoped_session or Connection with the transaction to guard, not"
+        f" {type(handle).__name__}; for asyncio there is pg_advisory_lock.aio"
+    )
+
+
+def warn_if_nested(in_savepoint: bool) -> None:
+    """Warns the caller's caller that the lock will live in a savepoint.
+
+    The text is always the same, so that Python's default filter shows it once per place in the program.
+    """
+    if in_savepoint:
+        warnings.warn(
+            "an advisory lock taken inside begin_nested() is released by a rollback to that savepoint;"
+            " take it before begin_nested() to keep it until the transaction ends",
+            PgAdvisoryLockWarning,
+            stacklevel=3,
+        )
+
+
+def connection_of(target: Target) -> Connection:
+    """The PostgreSQL connection of the target's transaction, which is begun if need be.
+
+    Raises ``PgAdvisoryLockError`` where no transaction can be had and where the database cannot be told or is not
+    PostgreSQL. Errors of connecting pass through.
+    """
+    if isinstance(target, Connection):
+        _require_postgresql(target.dialect)
+        if target.get_transaction() is None:
+            target.begin()
+        return target
+    if not target.autobegin and not target.in_transaction():
+        raise PgAdvisoryLockError(
+            "the session has no transaction and autobegin=False forbids to open one: call session.begin() first"
+        )
+    try:
+        bind = target.get_bind()
+    except SQLAlchemyError as error:
+        raise PgAdvisoryLockError(
+            "the session does not say which database to lock in: pass the connection instead, for example"
+            ' session.connection(bind_arguments={"mapper": Model})'
+        ) from error
+    _require_postgresql(bind.dialect)
+    return target.connection()
+
+
+def guarding_connection_of(target: Target) -> Connection:
+    """Like ``connection_of``, but also refuses AUTOCOMMIT: there the lock would be gone when its statement ends."""
+    connection = connection_of(target)
+    # The driver's own state, because AUTOCOMMIT can be set in many places: the engine, an option of the connection or
+    # session, the driver's connect arguments, an event of the pool. A driver that does not say is refused as well.
+    if getattr(connection.connection.dbapi_connection, "autocommit", True):
+        raise PgAdvisoryLockError(
+            "the connection is in AUTOCOMMIT mode, where a transaction-scoped lock is released at once: use a"
+            ' connection of another isolation level, for example engine.execution_options(isolation_level="READ'
+            ' COMMITTED")'
+        )
+    return connection
+
+
+def flush(target: Target) -> None:
+    """Writes pending ORM changes, as SQLAlchemy's own ``begin_nested()`` does whatever ``autoflush`` says.
+
+    A lock can be taken in an event of a flush; what that flush has not written yet is then left to it.
+    """
+    # No public name tells that a flush is under way, and a second one inside it is an error.
+    if isinstance(target, Session) and not target._flushing:
+        target.flush()
+
+
+def _require_postgresql(dialect: Dialect) -> None:
+    if dialect.name != "postgresql":
+        raise PgAdvisoryLockError(f"the database is {dialect.name}; advisory locks need PostgreSQL")

@@ -1,0 +1,84 @@
+"""From structured lock arguments to the 64-bit number that PostgreSQL locks. Needs nothing but the standard library.
+
+Deployed programs of different versions exclude each other only if they compute the same number: nothing here may
+change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TypeAlias
+
+from pg_advisory_lock.errors import PgAdvisoryLockError
+
+LockArg: TypeAlias = str | int | uuid.UUID
+
+#: CPython's default limit for turning an int into digits. Fixed here, because a process can change its own limit and
+#: old versions have none, and the same argument must be accepted, or refused, by every process.
+MOST_DIGITS = 4300
+_FIRST_TOO_LONG = 10**MOST_DIGITS
+
+
+def advisory_key(lock_args: Sequence[LockArg]) -> int:
+    """The signed 64-bit key of ``lock_args``, as ``PgAdvisoryLock(lock_args).lock_key`` has it.
+
+    Raises ``PgAdvisoryLockError`` for arguments that cannot name a lock (see ``normalise``).
+    """
+    return key_of(normalise(lock_args))
+
+
+def key_of(names: tuple[str, ...]) -> int:
+    """The key of arguments that are normalised already."""
+    # JSON keeps the borders between the components, whatever characters they contain.
+    text = json.dumps(names, ensure_ascii=False, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def normalise(lock_args: Sequence[LockArg]) -> tuple[str, ...]:
+    """The components as plain strings; 1 and '1' become the same.
+
+    Raises ``PgAdvisoryLockError`` unless ``lock_args`` is a list or tuple with at least one component, each a ``str``,
+    ``int`` or ``uuid.UUID`` (or a subclass, which counts by its base type's content), a string is valid Unicode, and an
+    integer has no more than 4,300 digits. ``bool`` is refused, although Python derives it from ``int``.
+    """
+    if not isinstance(lock_args, (list, tuple)):
+        raise PgAdvisoryLockError(
+            f"lock_args must be a list or tuple, not {_kind(lock_args)}: write ['payment_processing'] for one component"
+        )
+    if not lock_args:
+        raise PgAdvisoryLockError("lock_args must have at least one component: all empty locks would be one lock")
+    return tuple(_normalise_one(position, value) for position, value in enumerate(lock_args))
+
+
+def _normalise_one(position: int, value: object) -> str:
+    # The base types' own methods: a subclass may print itself as it likes (an Enum member prints its name on one
+    # version of Python and its value on another), and two processes that disagree on the key exclude nobody.
+    if isinstance(value, bool):
+        raise PgAdvisoryLockError(f"lock_args[{position}] is a bool: write 1 or 'true', whichever is meant")
+    if isinstance(value, str):
+        text = str.__str__(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise PgAdvisoryLockError(f"lock_args[{position}] is not valid Unicode: it has a lone surrogate") from None
+        return text
+    if isinstance(value, int):
+        number = int.__index__(value)
+        if not -_FIRST_TOO_LONG < number < _FIRST_TOO_LONG:
+            raise PgAdvisoryLockError(f"lock_args[{position}] is an integer of more than {MOST_DIGITS} digits")
+        # Decimal, unlike str(), does not depend on the process's limit of digits.
+        return str(Decimal(number))
+    if isinstance(value, uuid.UUID):
+        return uuid.UUID.__str__(value)
+    raise PgAdvisoryLockError(
+        f"lock_args[{position}] must be a str, int or uuid.UUID, not {_kind(value)}: other values may print"
+        " differently in every process, and such a lock would exclude nobody"
+    )
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
