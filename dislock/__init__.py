@@ -1,1 +1,75 @@
-"""Locks on PostgreSQL for cron jobs and commands."""
+"""Locks on PostgreSQL for cron jobs and commands: at most one start per cron tick, or one run at a time.
+
+The locks here are for synchronous code; ``dislock.aio`` has the same names for asyncio. Importing opens nothing and
+logs nothing, and loads no more than the names that are used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dislock._version import __version__
+
+if TYPE_CHECKING:
+    from dislock.command import run_with_locks
+    from dislock.context import LeaseLossPolicy, LockContext
+    from dislock.errors import (
+        LEASE_LOST_EXIT_CODE,
+        ConfigurationError,
+        DatabaseUnavailableError,
+        DislockError,
+        LeaseLostError,
+        LockNotAcquiredError,
+        Loss,
+        LossReason,
+        SlotOverError,
+        UnknownOutcomeError,
+    )
+    from dislock.session import LeaseLock, LockSession, ScheduleLock, acquire_locks, build_locks, with_locks
+
+__all__ = [
+    "LEASE_LOST_EXIT_CODE",
+    "ConfigurationError",
+    "DatabaseUnavailableError",
+    "DislockError",
+    "LeaseLock",
+    "LeaseLossPolicy",
+    "LeaseLostError",
+    "LockContext",
+    "LockNotAcquiredError",
+    "LockSession",
+    "Loss",
+    "LossReason",
+    "ScheduleLock",
+    "SlotOverError",
+    "UnknownOutcomeError",
+    "__version__",
+    "acquire_locks",
+    "build_locks",
+    "run_with_locks",
+    "with_locks",
+]
+
+# Where each name lives. The command line is started every minute on many hosts and needs few of them, so none is loaded
+# before it is used (PEP 562).
+_HOMES = {
+    "run_with_locks": "command",
+    "LeaseLossPolicy": "context",
+    "LockContext": "context",
+    **dict.fromkeys(
+        ("LeaseLock", "LockSession", "ScheduleLock", "acquire_locks", "build_locks", "with_locks"), "session"
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -38,6 +38,10 @@ class LockNotAcquiredError(DislockError):
         self.expires_at = expires_at
 
 
+class SlotOverError(LockNotAcquiredError, ConfigurationError):
+    """The slot had ended by the database's clock before it could be taken, so nothing would have been locked."""
+
+
 class UnknownOutcomeError(DislockError):
     """The answer to an acquisition was lost, and the row now names this very owner.
 

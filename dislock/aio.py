@@ -1,0 +1,169 @@
+"""The locks for asyncio: the same names as in ``dislock``, as asynchronous context managers.
+
+A lease is renewed by a task of the running loop. A loop that is blocked cannot renew: blocked past the TTL, the lease
+is lost, and leaving the block says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from dislock.context import LockContext
+from dislock.errors import LeaseLostError, Loss
+from dislock.planning import Planned, View, crashed, normalize_strategies
+from dislock.protocol import Protocol
+
+__all__ = ["LeaseLock", "LockSession", "ScheduleLock", "acquire_locks", "build_locks", "with_locks"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LockSession(View[asyncio.Event]):
+    """What a guarded block sees of its locks; ``lease_lost`` is an ``asyncio.Event``."""
+
+
+class AcquiredLocks:
+    """Asynchronous context manager over a set of locks: all of them, or an exception and none. To be used once.
+
+    Cancelled while entering, it gives back what was taken; cancelled while leaving, it frees the lease first.
+    """
+
+    def __init__(self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False) -> None:
+        self._planned = Planned(context, strategies, jitter=jitter)
+        self._keeper: asyncio.Task[None] | None = None
+        self._reported = False
+
+    async def __aenter__(self) -> LockSession:
+        from dislock.drivers.aio import Leave, Tasks
+
+        self._protocol = self._planned.begin()
+        self._driver = Tasks(self._planned.database, self._planned.context.table_parts)
+        await self._driver.run(self._protocol.acquire())
+        self._lost: asyncio.Event | None = None
+        if self._protocol.lease:
+            if not self._planned.continues:
+                self._lost = asyncio.Event()
+            self._leave = Leave()
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._protocol))
+        return LockSession(self._protocol, self._lost)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._planned.forked:
+            return
+        cancelled: asyncio.CancelledError | None = None
+        if self._keeper:
+            self._leave.request()
+            while not self._keeper.done():
+                try:
+                    await asyncio.wait({self._keeper})
+                except asyncio.CancelledError as again:
+                    cancelled = again
+        loss = await self._driver.run(self._protocol.release())
+        if loss:
+            self._report(loss)
+        if cancelled:
+            raise cancelled
+        self._planned.check(loss, error)
+
+    async def _keep(self, protocol: Protocol) -> None:
+        try:
+            loss = await self._driver.run(protocol.keep(), self._leave)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must end as a loss, never as silence
+            loss = protocol.loss = crashed(error, self._planned.context.lease_key)
+        if loss:
+            self._report(loss)
+
+    def _report(self, loss: Loss) -> None:
+        if not self._reported:
+            self._reported = True
+            self._planned.report(loss)
+            if self._lost:
+                self._lost.set()
+
+
+class ScheduleLock(AcquiredLocks):
+    """The lock of one schedule slot; see ``dislock.ScheduleLock``."""
+
+    def __init__(self, context: LockContext) -> None:
+        super().__init__(context, ("schedule",))
+
+
+class LeaseLock(AcquiredLocks):
+    """A lease for the time of the block, renewed by a task; see ``dislock.LeaseLock``."""
+
+    def __init__(self, context: LockContext) -> None:
+        super().__init__(context, ("lease",))
+
+
+def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLocks:
+    """All locks of the strategies in one asynchronous context manager; see ``dislock.acquire_locks``."""
+    return AcquiredLocks(context, strategies, jitter=True)
+
+
+def build_locks(context: LockContext, strategies: Iterable[str]) -> list[ScheduleLock | LeaseLock]:
+    """The locks of the strategies, one object each, in the order in which to enter them."""
+    kinds: dict[str, type[ScheduleLock | LeaseLock]] = {"schedule": ScheduleLock, "lease": LeaseLock}
+    return [kinds[name](context) for name in normalize_strategies(strategies)]
+
+
+def with_locks(
+    context: LockContext, strategies: Iterable[str]
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Decorator for a coroutine function: each call takes the locks anew.
+
+    When the lease is lost the coroutine is cancelled and ``LeaseLostError`` is raised (not under CONTINUE). When the
+    call is cancelled or times out, the coroutine has ended before the lease is freed.
+    """
+    wanted = normalize_strategies(strategies)
+
+    def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        @functools.wraps(function)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with acquire_locks(context, wanted) as session:
+                return await _until_lost(function(*args, **kwargs), session)
+
+        return locked
+
+    return decorate
+
+
+async def _until_lost(work: Coroutine[Any, Any, R], session: LockSession) -> R:
+    """The coroutine's result; cancelled, and ``LeaseLostError`` raised, if the lease is lost before it has ended."""
+    if session.lease_lost is None:
+        return await work
+    loop = asyncio.get_running_loop()
+    body = loop.create_task(work)
+    watch = loop.create_task(session.lease_lost.wait())
+    try:
+        await asyncio.wait({body, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if body.done() or session.loss is None:
+            return await body
+        await _cancel(body)
+        raise LeaseLostError(session.loss)
+    except asyncio.CancelledError:
+        await _cancel(body)
+        raise
+    finally:
+        await _cancel(watch)
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancels a task and waits until it has ended, however it ends and however often we are cancelled meanwhile."""
+    task.cancel()
+    again: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as cancelled:
+            again = cancelled
+    if not task.cancelled():
+        task.exception()
+    if again:
+        raise again

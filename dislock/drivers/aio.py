@@ -1,0 +1,160 @@
+"""The driver for asyncio: the same steps, carried out by tasks of the running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import psycopg
+
+from dislock.database import Database
+from dislock.drivers import GOODBYE, clock, options, sever
+from dislock.steps import LINGER, Answer, Connect, Done, Execute, Failed, Step, Steps, Unanswered, Wait
+
+T = TypeVar("T")
+
+
+class Leave:
+    """A request to leave, for one run of a protocol; to be used in the loop in which the run waits."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def request(self) -> None:
+        """Makes the run that was given this come to its end."""
+        self.requested = True
+        if self._waiter and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Done at the next request. A future and not a task: nothing is left behind in the loop."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
+
+class Tasks:
+    """Carries out steps for one protocol in one event loop."""
+
+    def __init__(self, database: Database, table_parts: list[str]) -> None:
+        self._database = database
+        self._table = table_parts
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+
+    async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
+        """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
+        run = _Run(leave or Leave())
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(await self._carry_out(step, run))
+        except StopIteration as end:
+            result: T = end.value
+        finally:
+            if run.cancelled is not None:
+                raise run.cancelled
+        return result
+
+    async def _carry_out(self, step: Step, run: _Run) -> Answer:
+        if isinstance(step, Wait):
+            await run.wait(None, step.until)
+            return Done(leave=run.told())
+        if isinstance(step, Connect):
+            return await self._connect(step, run)
+        if isinstance(step, Execute):
+            return await self._execute(step, run)
+        await self._close()
+        return Done(leave=run.told())
+
+    async def _connect(self, step: Connect, run: _Run) -> Answer:
+        parameters = options(self._database.targets[step.target].parameters, step.by - clock())
+        task = _start(psycopg.AsyncConnection.connect(**parameters))
+        await run.wait(task, step.by, linger=0.0)
+        if not task.done():
+            task.cancel()
+            await run.wait(task, clock() + GOODBYE)
+        if not task.done() or task.cancelled():
+            return Unanswered(run.told())
+        if error := task.exception():
+            return self._explain(error, run, broken=False)
+        await self._close()
+        self._connection = task.result()
+        return Done(leave=run.told())
+
+    async def _execute(self, step: Execute, run: _Run) -> Answer:
+        connection = self._connection
+        assert connection is not None
+        statement = step.statement
+
+        async def execute() -> list[Any]:
+            cursor = await connection.execute(statement.compose(self._table), statement.parameters())
+            return await cursor.fetchall()
+
+        task = _start(execute())
+        await run.wait(task, step.by, linger=LINGER)
+        if not task.done():
+            self._connection = None
+            await self._abandon(connection, task, run)
+            return Unanswered(run.told())
+        if error := task.exception():
+            if connection.closed:
+                self._connection = None
+            return self._explain(error, run, broken=connection.closed)
+        return Done(tuple(task.result()), run.told())
+
+    async def _abandon(self, connection: psycopg.AsyncConnection[Any], task: asyncio.Task[Any], run: _Run) -> None:
+        # Cancelling a task that waits for an answer makes psycopg ask the server to cancel the statement, for up to
+        # five seconds. The end of its socket ends it at once.
+        with suppress(psycopg.Error):
+            sever(connection.fileno())
+        await run.wait(task, clock() + GOODBYE)
+        if not task.done():
+            task.cancel()
+        connection.pgconn.finish()
+
+    def _explain(self, error: BaseException, run: _Run, *, broken: bool) -> Answer:
+        if isinstance(error, (psycopg.Error, OSError)):
+            return Failed(self._database.failure(error, self._table, broken=broken), run.told())
+        raise error
+
+    async def _close(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+
+
+class _Run:
+    """What one run of a protocol has been told meanwhile."""
+
+    def __init__(self, leave: Leave) -> None:
+        self._leave = leave
+        self.cancelled: asyncio.CancelledError | None = None
+
+    def told(self) -> bool:
+        """Whether there was a request to leave; each request is told once."""
+        requested, self._leave.requested = self._leave.requested, False
+        return requested
+
+    async def wait(self, task: asyncio.Task[Any] | None, until: float, linger: float | None = None) -> None:
+        """Waits for the task, until the moment, or for ``linger`` seconds after a request to leave.
+
+        Without a task the request itself ends the waiting; with a task and ``linger=None`` requests change nothing.
+        """
+        while task is None or not task.done():
+            if self._leave.requested and (task is None or linger is not None):
+                until, linger = min(until, clock() + (linger or 0.0)), None
+            remaining = until - clock()
+            if remaining <= 0:
+                return
+            waiting = {self._leave.waiter()} if task is None else {task, self._leave.waiter()}
+            try:
+                await asyncio.wait(waiting, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError as cancelled:
+                self.cancelled = cancelled
+                self._leave.requested = True
+
+
+def _start(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.get_running_loop().create_task(coroutine)

@@ -1,0 +1,221 @@
+"""The driver for threads: each connection lives in a daemon thread, which can be left behind when it is stuck.
+
+A thread of its own is the only way to keep a deadline over everything that libpq does: resolving names and the exchange
+of authentication block and know no time limit of ours.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import psycopg
+
+from dislock.database import Database
+from dislock.drivers import GOODBYE, clock, options, sever
+from dislock.statements import Statement
+from dislock.steps import (
+    LINGER,
+    Answer,
+    Connect,
+    Done,
+    Execute,
+    Failed,
+    Failure,
+    Step,
+    Steps,
+    Unanswered,
+    Wait,
+)
+
+T = TypeVar("T")
+
+
+class Leave:
+    """A request to leave, for one run of a protocol."""
+
+    requested = False
+
+
+class Threads:
+    """Carries out steps for one protocol. ``run`` may be called from different threads, one at a time."""
+
+    def __init__(self, database: Database, table_parts: list[str]) -> None:
+        self._database = database
+        self._table = table_parts
+        self._changed = threading.Condition()
+        self._link: _Link | None = None
+
+    def request(self, leave: Leave) -> None:
+        """Makes the run that was given ``leave`` come to its end; from any thread."""
+        with self._changed:
+            leave.requested = True
+            self._changed.notify_all()
+
+    def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
+        """Runs a protocol to its end.
+
+        An exception that interrupts the waiting (KeyboardInterrupt) is a request to leave, and raised at the end.
+        """
+        run = _Run(leave or Leave())
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(self._carry_out(step, run))
+        except StopIteration as end:
+            result: T = end.value
+        finally:
+            if run.interrupt is not None:
+                raise run.interrupt
+        return result
+
+    def _carry_out(self, step: Step, run: _Run) -> Answer:
+        if isinstance(step, Wait):
+            self._wait(run, step.until, lambda: False)
+            return Done(leave=run.told())
+        if isinstance(step, Connect):
+            return self._connect(step, run)
+        if isinstance(step, Execute):
+            return self._execute(step, run)
+        self._close()
+        return Done(leave=run.told())
+
+    def _connect(self, step: Connect, run: _Run) -> Answer:
+        parameters = options(self._database.targets[step.target].parameters, step.by - clock())
+        try:
+            link = _Link(self._changed)
+        except RuntimeError as error:
+            # No thread to be had: a limit of the system, or an interpreter that is shutting down.
+            return Failed(Failure(f"no thread for a connection: {error}"), run.told())
+        call = link.submit(lambda: link.connect(parameters))
+        self._wait(run, step.by, lambda: call.done, linger=0.0)
+        if call.done and call.error is None:
+            self._close()
+            self._link = link
+            return Done(leave=run.told())
+        link.abandon()
+        return self._explain(call, run, broken=False)
+
+    def _execute(self, step: Execute, run: _Run) -> Answer:
+        link, table = self._link, self._table
+        assert link is not None
+        call = link.submit(lambda: link.execute(step.statement, table))
+        self._wait(run, step.by, lambda: call.done, linger=LINGER)
+        if call.done and call.error is None:
+            return Done(tuple(call.result), run.told())
+        broken = not call.done or link.broken
+        if broken:
+            link.abandon()
+            self._link = None
+        return self._explain(call, run, broken=broken)
+
+    def _explain(self, call: _Call, run: _Run, *, broken: bool) -> Answer:
+        if call.error is None:
+            return Unanswered(run.told())
+        if isinstance(call.error, (psycopg.Error, OSError)):
+            return Failed(self._database.failure(call.error, self._table, broken=broken), run.told())
+        raise call.error
+
+    def _close(self) -> None:
+        if self._link:
+            link, self._link = self._link, None
+            link.close()
+
+    def _wait(self, run: _Run, until: float, done: Callable[[], bool], linger: float = 0.0) -> None:
+        """Waits for ``done``, until the moment, or for ``linger`` seconds after a request to leave."""
+        asked = False
+        with self._changed:
+            while not done():
+                if run.leave.requested and not asked:
+                    asked, until = True, min(until, clock() + linger)
+                remaining = until - clock()
+                if remaining <= 0:
+                    return
+                try:
+                    self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
+                except BaseException as interrupt:  # noqa: BLE001 - raised again at the end of the run
+                    run.interrupt = interrupt
+                    run.leave.requested = True
+
+
+class _Run:
+    """What one run of a protocol has been told meanwhile."""
+
+    def __init__(self, leave: Leave) -> None:
+        self.leave = leave
+        self.interrupt: BaseException | None = None
+
+    def told(self) -> bool:
+        """Whether there was a request to leave; each request is told once."""
+        requested, self.leave.requested = self.leave.requested, False
+        return requested
+
+
+class _Call:
+    """Something to do in the thread of a connection, and how it ended."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class _Link:
+    """A connection and the thread that it lives in."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._thread = threading.Thread(target=self._serve, name="dislock-connection", daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[[], Any]) -> _Call:
+        call = _Call(function)
+        self._calls.put(call)
+        return call
+
+    def connect(self, parameters: dict[str, Any]) -> None:
+        self._connection = psycopg.connect(**parameters)
+
+    def execute(self, statement: Statement, table: list[str]) -> list[Any]:
+        assert self._connection is not None
+        return self._connection.execute(statement.compose(table), statement.parameters()).fetchall()
+
+    @property
+    def broken(self) -> bool:
+        return self._connection is None or self._connection.closed
+
+    def close(self) -> None:
+        """Says goodbye to the server, and waits a moment for the thread to be gone."""
+        self._calls.put(None)
+        self._thread.join(GOODBYE)
+        if self._thread.is_alive():
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leaves a connection that does not answer to its thread, which ends when the socket does."""
+        self._calls.put(None)
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            with suppress(psycopg.Error):
+                sever(connection.fileno())
+
+    def _serve(self) -> None:
+        # Signals are for the program's own threads; a handler must not have to wait for this one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while call := self._calls.get():
+            try:
+                call.result = call.function()
+            except BaseException as error:  # noqa: BLE001 - handed over to the thread that waits for it
+                call.error = error
+            with self._changed:
+                call.done = True
+                self._changed.notify_all()
+        if self._connection is not None:
+            self._connection.close()

@@ -1,0 +1,371 @@
+"""The rules of acquiring, keeping and freeing, once for all drivers. See ``steps`` for what a protocol is.
+
+``docs/decisions.md`` has the why of each rule; ``lease`` has the rules of a lease that is held.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import count
+
+from dislock.errors import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    DislockError,
+    LockNotAcquiredError,
+    Loss,
+    SlotOverError,
+    UnknownOutcomeError,
+)
+from dislock.lease import Lease, Terms, lock_timeout
+from dislock.slots import Schedule, Slot
+from dislock.statements import (
+    EPOCH,
+    ClaimLease,
+    ClaimSlot,
+    GiveBackSlot,
+    Inspect,
+    ReadClock,
+    Statement,
+    to_micros,
+    to_moment,
+)
+from dislock.steps import (
+    LINGER,
+    NO_ANSWER,
+    Answer,
+    Close,
+    Connect,
+    Done,
+    Execute,
+    Failed,
+    Failure,
+    Steps,
+    Unanswered,
+    Wait,
+)
+
+#: Seconds that freeing may take; with a statement that was in flight, leaving takes at most 5 seconds in all.
+LEAVE_SECONDS = 5.0 - LINGER
+#: Seconds between two tries to reach the database at start: the first pause, doubled up to the second.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+#: Makes a statement from the moment at which it is sent and the moment by which its answer must be there.
+Make = Callable[[float, float], Statement]
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """Which slot is wanted: the one given, or the one that the schedule has for the start."""
+
+    key: str
+    slot: Slot | None = None
+    schedule: Schedule | None = None
+    tolerance: float = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that an acquisition needs to know; durations in seconds, ``started`` by the driver's clock."""
+
+    targets: tuple[str, ...]
+    owner: str
+    connect_timeout: float
+    started: float
+    delay: float = 0.0
+    slot: SlotPlan | None = None
+    lease: Terms | None = None
+
+
+@dataclass(frozen=True)
+class Senses:
+    """What a protocol perceives of its surroundings: clocks in seconds, chance in [0, 1), and a way to speak."""
+
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+    chance: Callable[[], float]
+    say: Callable[[int, str], None]
+
+
+class Protocol:
+    """One acquisition of one set of locks: ``acquire``, then ``keep`` if there is a lease, then ``release``."""
+
+    def __init__(self, plan: Plan, senses: Senses) -> None:
+        self._plan = plan
+        self._clock, self._wall = senses.clock, senses.wall
+        self._chance, self._say = senses.chance, senses.say
+        self._connected = False
+        self._doubtful = False
+        self.slot: Slot | None = None
+        self.lease: Lease | None = None
+        self.token: int | None = None
+        self.loss: Loss | None = None
+
+    # Acquiring
+
+    def acquire(self) -> Steps[bool]:
+        """Takes the slot, then the lease. True: all is held. False: told to leave.
+
+        Half a set of locks is none: before it returns False or raises, whatever was taken is given back. Raises
+        ``LockNotAcquiredError`` (``SlotOverError``), ``ConfigurationError``, ``DatabaseUnavailableError`` or
+        ``UnknownOutcomeError``.
+        """
+        held = False
+        try:
+            held = yield from self._claim_all()
+        except DislockError:
+            # Not a finally: steps must not be yielded while a generator is being closed.
+            yield from self.release(started=False)
+            raise
+        if not held:
+            yield from self.release(started=False)
+        elif self.lease is None:
+            yield from self._close()
+        return held
+
+    def _claim_all(self) -> Steps[bool]:
+        # The delay comes before the first connection: keeping a herd off the database is its purpose.
+        if (yield Wait(self._clock() + self._plan.delay)).leave:
+            return False
+        by = self._clock() + self._plan.connect_timeout
+        if self._plan.slot and not (yield from self._claim_slot(self._plan.slot, by)):
+            return False
+        return not self._plan.lease or (yield from self._claim_lease(self._plan.lease, by))
+
+    def _claim_slot(self, plan: SlotPlan, by: float) -> Steps[bool]:
+        slot = plan.slot or (yield from self._choose_slot(plan, by))
+        if slot is None:
+            return False
+        tick, expires = _micros(slot)
+        answer = yield from self._insist(
+            lambda now, by: ClaimSlot(plan.key, self._plan.owner, lock_timeout(now, by), tick, expires), by
+        )
+        if not isinstance(answer, Done):
+            return self._give_up(answer)
+        if not answer.rows:
+            raise (yield from self._refusal(plan.key, by, slot))
+        self.slot, self.token = slot, answer.rows[0][0]
+        return not answer.leave
+
+    def _choose_slot(self, plan: SlotPlan, by: float) -> Steps[Slot | None]:
+        """The slot that this process's start belongs to, by the database's clock; None: told to leave."""
+        assert plan.schedule is not None
+        asked = [(0.0, 0.0)]
+
+        def read_clock(now: float, _: float) -> Statement:
+            asked[0] = (now, self._wall())
+            return ReadClock()
+
+        answer = yield from self._insist(read_clock, by)
+        if not isinstance(answer, Done):
+            self._give_up(answer)
+            return None
+        told, zone = answer.rows[0]
+        sent, wall = asked[0]
+        if answer.leave:
+            return None
+        started = told - round((sent - self._plan.started) * 1_000_000)
+        slot = plan.schedule.slot(_moment(started), session_zone=zone, tolerance=plan.tolerance)
+        if to_micros(slot.expires) <= told:
+            # The machine slept, or waited longer than a slot lasts: what can still be started is the current one.
+            slot = plan.schedule.slot(_moment(told), session_zone=zone, tolerance=plan.tolerance)
+        tolerance = plan.schedule.tolerance(_moment(told), session_zone=zone, tolerance=plan.tolerance)
+        self._compare_clocks(told, wall, self._clock() - sent, tolerance)
+        return slot
+
+    def _compare_clocks(self, told: int, wall: float, took: float, tolerance: float) -> None:
+        """Warns when this host's clock is so wrong that a start could be counted for another tick."""
+        # The database read its clock at some moment of the round trip: half of it is the error of the comparison.
+        offset = wall + took / 2 - told / 1_000_000
+        if abs(offset) - took / 2 > tolerance / 2:
+            self._say(
+                logging.WARNING,
+                f"this host's clock is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} the database's; "
+                f"beyond {tolerance:g} s a start counts for the wrong tick: check time synchronisation on both",
+            )
+
+    def _claim_lease(self, terms: Terms, by: float) -> Steps[bool]:
+        sent = [0.0]
+
+        def claim(now: float, by: float) -> Statement:
+            sent[0] = now
+            return ClaimLease(terms.key, terms.owner, lock_timeout(now, by), round(terms.ttl * 1_000_000))
+
+        answer = yield from self._insist(claim, by)
+        if not isinstance(answer, Done):
+            return self._give_up(answer)
+        if not answer.rows:
+            raise (yield from self._refusal(terms.key, by, None))
+        acquired, expires = answer.rows[0]
+        self.lease = Lease(terms, sent=sent[0], acquired=acquired, expires=expires)
+        self.token = acquired
+        return not answer.leave
+
+    def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
+        """Why a claim got no row. The claim has established that the row is held; this asks by whom."""
+        doubtful = self._doubtful
+        answer = yield from self._insist(lambda *_: Inspect(key), by)
+        row = answer.rows[0] if isinstance(answer, Done) and answer.rows else None
+        holder, ends, now = row or (None, None, None)
+        if doubtful and (not isinstance(answer, Done) or (holder == self._plan.owner and ends > now)):
+            return self._unknown(f"the row of {key} now names {self._plan.owner}")
+        until = (ends and to_moment(ends)) or "infinity"
+        if slot and now and to_micros(slot.expires) <= now:
+            return SlotOverError(
+                f"{key}: the slot that ends at {slot.expires} is over by the database's clock", key=key
+            )
+        if slot and slot.following and ends and ends > to_micros(slot.following):
+            self._say(
+                logging.WARNING,
+                f"{key} is held until {until} although this schedule's slot ends at {slot.expires}: the row was "
+                f"written under another schedule or zone. If that is over, delete the row with this key to free it",
+            )
+        held = f"{key} is held by {holder} until {until}" if row else f"{key} was held by another a moment ago"
+        return LockNotAcquiredError(held, key=key, holder=holder, expires_at=ends and to_moment(ends))
+
+    def _give_up(self, answer: Failed | Unanswered) -> bool:
+        """What a claim without an answer means: False if told to leave, else an error."""
+        text = _trouble(answer)
+        if answer.leave:
+            if self._doubtful:
+                self._say(logging.WARNING, str(self._unknown(text)))
+            return False
+        if isinstance(answer, Failed) and answer.failure.permanent:
+            raise ConfigurationError(text)
+        if self._doubtful:
+            raise self._unknown(text)
+        raise DatabaseUnavailableError(f"no lock within {self._plan.connect_timeout:g} s: {text}")
+
+    def _unknown(self, why: str) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"the answer to an acquisition was lost ({why}): whether it took the lock is unknown, so nothing is run; "
+            "if it did, the row ends by itself"
+        )
+
+    # Keeping
+
+    def keep(self) -> Steps[Loss | None]:
+        """Renews until told to leave (None), or until there is no time left or no right to go on (why)."""
+        lease = self.lease
+        assert lease is not None
+        while not (yield Wait(lease.next_renewal)).leave:
+            now = self._clock()
+            self.loss = lease.overdue(now)
+            if not self.loss:
+                answer = yield from self._ask(lease.renewal, lease.try_until(now))
+                self.loss = lease.learn(answer, self._clock())
+            if self.loss:
+                return self.loss
+        return None
+
+    # Freeing
+
+    def release(self, *, started: bool = True) -> Steps[Loss | None]:
+        """Frees the lease and says if it turns out to have been lost; ``started=False`` gives the slot back too.
+
+        Takes at most ``LEAVE_SECONDS``, whatever the network does.
+        """
+        begun = self._clock()
+        by = begun + LEAVE_SECONDS
+        if self.lease and not self.loss:
+            self.loss = yield from self._free(self.lease, begun, by)
+        if self.slot and not started:
+            yield from self._give_back(self.slot, by)
+        yield from self._close()
+        return self.loss
+
+    def _free(self, lease: Lease, begun: float, by: float) -> Steps[Loss | None]:
+        # A connection of its own, so that freeing does not depend on the state of the one that renewed; but that one
+        # will do when there is no other to be had (all of the server's connections are in use, say).
+        yield from self._reach(begun + LEAVE_SECONDS / 2 if self._connected else by)
+        answer = yield from self._insist(lease.release, by)
+        if isinstance(answer, Done):
+            told, moved, holder, ends = answer.rows[0]
+            return None if moved else lease.loss_of_guard(told, holder, ends)
+        if begun >= lease.stop_time:
+            return lease.overdue(begun)
+        self._say(
+            logging.WARNING,
+            f"the lease {lease.terms.key} could not be freed ({_trouble(answer)}); it ends by itself within "
+            f"{lease.terms.ttl:g} s",
+        )
+        return None
+
+    def _give_back(self, slot: Slot, by: float) -> Steps[None]:
+        assert self._plan.slot is not None
+        key = self._plan.slot.key
+        tick, expires = _micros(slot)
+        answer = yield from self._insist(
+            lambda now, by: GiveBackSlot(key, self._plan.owner, lock_timeout(now, by), tick, expires), by
+        )
+        if not isinstance(answer, Done):
+            self._say(
+                logging.WARNING,
+                f"the slot {key} could not be given back ({_trouble(answer)}): nothing was started, and it stays taken "
+                f"until {slot.expires}; delete the row with this key to free it",
+            )
+        self.slot = None
+
+    # Reaching the database
+
+    def _insist(self, make: Make, by: float) -> Steps[Answer]:
+        """Asks until there is an answer that counts, or until there is no time left."""
+        self._doubtful = False
+        for attempt in count():
+            answer = yield from self._ask(make, by)
+            if isinstance(answer, Done) or answer.leave or (isinstance(answer, Failed) and answer.failure.permanent):
+                return answer
+            # Random, so that many hosts that start at one moment do not come back at one moment.
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16)) * (0.5 + self._chance())
+            if self._clock() + pause >= by:
+                return answer
+            if (yield Wait(self._clock() + pause)).leave:
+                return replace(answer, leave=True)
+        raise AssertionError("count() does not end")
+
+    def _ask(self, make: Make, by: float) -> Steps[Answer]:
+        """One try: connects if need be, and carries out the statement, made at the moment at which it is sent."""
+        if not self._connected and (failed := (yield from self._reach(by))):
+            return failed
+        answer = yield Execute(make(self._clock(), by), by)
+        if isinstance(answer, Unanswered) or (isinstance(answer, Failed) and answer.failure.broken):
+            self._connected = False
+            self._doubtful = True
+        return answer
+
+    def _reach(self, by: float) -> Steps[Failed | None]:
+        """Connects to the first target that can be had; each gets an equal share of the time that is left."""
+        failures: list[Failure] = []
+        leave = False
+        for index, name in enumerate(self._plan.targets):
+            now = self._clock()
+            answer = yield Connect(index, now + (by - now) / (len(self._plan.targets) - index))
+            if isinstance(answer, Done):
+                self._connected = True
+                return None
+            failures.append(answer.failure if isinstance(answer, Failed) else Failure(f"{name} did not answer in time"))
+            leave = answer.leave
+            if leave:
+                break
+        text = "; ".join(dict.fromkeys(failure.text for failure in failures))
+        return Failed(Failure(text, permanent=all(failure.permanent for failure in failures)), leave)
+
+    def _close(self) -> Steps[None]:
+        self._connected = False
+        yield Close()
+
+
+def _trouble(answer: Failed | Unanswered) -> str:
+    return answer.failure.text if isinstance(answer, Failed) else NO_ANSWER
+
+
+def _micros(slot: Slot) -> tuple[int | None, int]:
+    return None if slot.tick is None else to_micros(slot.tick), to_micros(slot.expires)
+
+
+def _moment(micros: int) -> datetime:
+    moment = to_moment(micros)
+    return EPOCH if moment is None else moment

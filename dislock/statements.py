@@ -1,0 +1,176 @@
+"""All SQL. A statement is a value: what it means is in its fields, how PostgreSQL says it is in its template.
+
+Moments travel as whole microseconds since 1970: a ``timestamptz`` has no finer resolution, whole numbers compare
+exactly, and neither DateStyle nor the session's zone nor an ``infinity`` in the table can bend them.
+
+Only ``clock_timestamp()`` is used: ``now()`` is the time at which the transaction began, which for a statement that
+waited for a row lock lies in the past (https://www.postgresql.org/docs/current/functions-datetime.html).
+"""
+
+# ruff: noqa: S608 - the templates are put together from constants of this module; every value is a parameter
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from psycopg.sql import Composed
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+#: What a row that ends at ``infinity`` counts as.
+NEVER = 2**63 - 1
+
+
+def to_micros(moment: datetime) -> int:
+    """An aware datetime as whole microseconds since 1970."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def to_moment(micros: int) -> datetime | None:
+    """Microseconds since 1970 as a datetime in UTC; None where Python has none (``infinity``)."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+
+
+def _micros(expression: str) -> str:
+    # extract() of an infinite timestamp cannot be cast to bigint.
+    return (
+        f"CASE WHEN isfinite({expression}) THEN (extract(epoch FROM {expression}) * 1000000)::bigint ELSE {NEVER} END"
+    )
+
+
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+def _moment(parameter: str) -> str:
+    # float8 holds whole numbers up to 2**53 exactly: microseconds until the year 2255.
+    return f"(timestamptz 'epoch' + %({parameter})s::float8 * interval '1 microsecond')"
+
+
+# Set for this one transaction, so that every pooler mode works. The role's own lock_timeout may be absent or absurd: a
+# wait for somebody's row lock must end before the caller gives up, or the statement would be carried out later, when
+# nobody is there to hear of it. An acquisition that a crash of the server could undo would be a lock for two.
+_SAFE = """
+    safe AS MATERIALIZED (
+        SELECT set_config('lock_timeout', %(lock_timeout)s, true),
+               set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+                   WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
+    )"""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Base of all statements; ``template`` is formatted with the table's quoted name."""
+
+    template: ClassVar[str]
+
+    def compose(self, table_parts: Sequence[str]) -> Composed:
+        from psycopg import sql
+
+        return sql.SQL(self.template).format(table=sql.Identifier(*table_parts))
+
+    def parameters(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ReadClock(Statement):
+    """The database's time and the session's zone: ``(micros, name)``."""
+
+    template = f"SELECT {_NOW}, current_setting('TimeZone')"
+
+
+@dataclass(frozen=True)
+class Waiting(Statement):
+    """A statement that may have to wait for a row lock; ``lock_timeout`` is in PostgreSQL's notation (``"1500ms"``)."""
+
+    key: str
+    owner: str
+    lock_timeout: str
+
+
+@dataclass(frozen=True)
+class ClaimSlot(Waiting):
+    """Takes the slot of ``tick`` until ``expires``: ``(micros of the acquisition, micros of the end)``, or no row.
+
+    A tick that lies a little ahead of the database's clock may be taken when the row ends by then.
+    """
+
+    tick: int | None
+    expires: int
+
+    template = f"""
+    WITH {_SAFE}
+    INSERT INTO {{table}} AS held (key, value, expire_at)
+    SELECT %(key)s, %(owner)s, {_moment("expires")} FROM safe WHERE {_moment("expires")} > clock_timestamp()
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value, expire_at = excluded.expire_at
+    WHERE held.expire_at <= GREATEST(clock_timestamp(), {_moment("tick")}) AND excluded.expire_at > clock_timestamp()
+    RETURNING {_NOW}, {_micros("expire_at")}"""
+
+
+@dataclass(frozen=True)
+class ClaimLease(Waiting):
+    """Takes the lease for ``ttl`` microseconds: ``(micros of the acquisition, micros of the end)``, or no row."""
+
+    ttl: int
+
+    template = f"""
+    WITH {_SAFE}
+    INSERT INTO {{table}} AS held (key, value, expire_at)
+    SELECT %(key)s, %(owner)s, clock_timestamp() + %(ttl)s::float8 * interval '1 microsecond' FROM safe
+    ON CONFLICT (key) DO UPDATE
+    SET value = excluded.value, expire_at = clock_timestamp() + %(ttl)s::float8 * interval '1 microsecond'
+    WHERE held.expire_at <= clock_timestamp()
+    RETURNING {_NOW}, {_micros("expire_at")}"""
+
+
+@dataclass(frozen=True)
+class MoveExpiry(Waiting):
+    """Renews or frees a lease: moves the row's end to ``expires`` if the row is still this very acquisition's.
+
+    The row is ours if it names the owner, ends at a moment that we wrote (``known``) and has not ended yet. A row that
+    already ends at ``expires`` was moved by this very statement, whose answer was lost. Always one row:
+    ``(micros now, rows moved, holder or NULL, micros of the end or NULL)``; the last two as before the move.
+    """
+
+    known: list[int]
+    expires: int
+
+    template = f"""
+    WITH {_SAFE}, moved AS (
+        UPDATE {{table}} AS held SET expire_at = {_moment("expires")} FROM safe
+        WHERE held.key = %(key)s AND held.value = %(owner)s
+          AND (({_micros("held.expire_at")}) = ANY(%(known)s::bigint[]) AND held.expire_at > clock_timestamp()
+               OR ({_micros("held.expire_at")}) = %(expires)s::bigint)
+        RETURNING 1
+    )
+    SELECT {_NOW}, (SELECT count(*) FROM moved), held.value, {_micros("held.expire_at")}
+    FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s"""
+
+
+@dataclass(frozen=True)
+class GiveBackSlot(Waiting):
+    """Frees a slot in which nothing was started, but never to before its ``tick``: a row for each row freed."""
+
+    tick: int | None
+    expires: int
+
+    template = f"""
+    WITH {_SAFE}
+    UPDATE {{table}} AS held SET expire_at = GREATEST(clock_timestamp(), {_moment("tick")}) FROM safe
+    WHERE held.key = %(key)s AND held.value = %(owner)s AND ({_micros("held.expire_at")}) = %(expires)s::bigint
+    RETURNING 1"""
+
+
+@dataclass(frozen=True)
+class Inspect(Statement):
+    """Who holds the row of ``key``: ``(holder, micros of the end, micros now)``, or no row."""
+
+    key: str
+
+    template = f"""
+    SELECT value, {_micros("expire_at")}, {_NOW} FROM {{table}} WHERE key = %(key)s"""
