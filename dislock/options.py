@@ -1,0 +1,295 @@
+"""Every setting of the command line, once: variable, option, default, help and check.
+
+The parser, ``--help`` and the tests of the documents derive from ``OPTIONS``; nothing repeats it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dislock.context import LONGEST_SECONDS, SHORTEST_TTL_SECONDS, LeaseLossPolicy
+
+SCHEDULE = "schedule"
+LEASE = "lease"
+#: Level words and their numbers in ``logging``, which is not imported for a message about a setting.
+LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
+#: PostgreSQL cuts longer names (NAMEDATALEN), so that two settings could mean the same table.
+LONGEST_NAME_BYTES = 63
+#: A row of a PostgreSQL index holds some 2700 bytes; a lock key this long is a slip.
+LONGEST_KEY_BYTES = 1024
+
+
+class BadValueError(Exception):
+    """What is wrong with a value, as the end of a sentence that begins with the setting's name."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: the environment variable and the option that overrides it."""
+
+    variable: str
+    option: str
+    metavar: str
+    help: str
+    read: Callable[[str], object]
+    default: str | None = None
+    """The value when it is unset or empty, as one would write it; None when there is none."""
+    shown: str = ""
+    """What ``--help`` says in place of the default."""
+    strategy: str | None = None
+    """The strategy that reads it; None: always read."""
+
+
+def _number(text: str, low: float, *, above: bool) -> float:
+    # Stricter than float(): no 1_0, no nan, no digits of other scripts.
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
+        raise BadValueError(f"must be a number of seconds, not {_shown(text)}")
+    value = float(text)
+    if value < low or (above and value == low) or (value == 0 and text.startswith("-")):
+        bound = "more than" if above else "at least"
+        raise BadValueError(f"must be {bound} {low:g}, not {_shown(text)}")
+    if value > LONGEST_SECONDS or math.isinf(value):
+        raise BadValueError(f"must be at most {LONGEST_SECONDS:.0f} (31 days), not {_shown(text)}")
+    return value
+
+
+def _shown(text: str) -> str:
+    if _looks_like_url(text):
+        return "this value"
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _looks_like_url(text: str) -> bool:
+    """Whether it may be a connection string that slipped into the wrong place, with a password in it."""
+    return "://" in text or "=" in text
+
+
+def _text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadValueError("must be valid UTF-8") from None
+    return text
+
+
+def read_cron(text: str) -> str:
+    """A cron expression or a zone, as a text only; what it means is checked when all else is right."""
+    if _looks_like_url(text):
+        raise BadValueError("must not look like a database URL")
+    return _text(text)
+
+
+def read_lock_key(text: str) -> str:
+    """A lock key: any text that fits into a row's key."""
+    size = len(_text(text).encode())
+    if size > LONGEST_KEY_BYTES:
+        raise BadValueError(f"must be at most {LONGEST_KEY_BYTES} bytes long, not {size}")
+    return text
+
+
+def read_table(text: str) -> list[str]:
+    """The parts of ``table`` or ``schema.table``; a part in double quotes may hold dots, and ``""`` is one quote."""
+    parts: list[str] = []
+    rest = _text(text)
+    while True:
+        match = re.match(r'\s*(?:"((?:[^"]|"")*)"|([^".]*))\s*(?:(\.)|$)', rest)
+        if match is None:
+            raise BadValueError(f"must be table or schema.table, not {_shown(text)}")
+        quoted, plain, dot = match.groups()
+        part = quoted.replace('""', '"') if quoted is not None else plain.strip()
+        if not part:
+            raise BadValueError(f"must not have an empty part: {_shown(text)}")
+        if len(part.encode()) > LONGEST_NAME_BYTES:
+            raise BadValueError(
+                f"must have parts of at most {LONGEST_NAME_BYTES} bytes, as PostgreSQL has: {_shown(text)}"
+            )
+        parts.append(part)
+        if not dot:
+            break
+        rest = rest[match.end() :]
+    if len(parts) > 3:
+        raise BadValueError(f"must be table or schema.table, not {_shown(text)}")
+    return parts
+
+
+def read_strategies(text: str) -> tuple[str, ...]:
+    """The strategies in the order in which they are taken, whatever the order in which they were written."""
+    words = {word.strip().lower() for word in text.split(",")}
+    if not words <= {SCHEDULE, LEASE}:
+        raise BadValueError(f"must be schedule, lease or schedule,lease, not {_shown(text)}")
+    return tuple(word for word in (SCHEDULE, LEASE) if word in words)
+
+
+def read_policy(text: str) -> LeaseLossPolicy:
+    """What a lost lease does."""
+    try:
+        return LeaseLossPolicy(text.lower())
+    except ValueError:
+        raise BadValueError(f"must be terminate or continue, not {_shown(text)}") from None
+
+
+def read_level(text: str) -> int:
+    """The number of a level's word."""
+    try:
+        return LEVELS[text.upper()]
+    except KeyError:
+        raise BadValueError(f"must be {', '.join(LEVELS)}, not {_shown(text)}") from None
+
+
+def seconds(low: float = 0.0, *, above: bool = False) -> Callable[[str], float]:
+    """A reader of seconds from ``low`` (itself only if not ``above``) to 31 days."""
+    return lambda text: _number(text, low, above=above)
+
+
+OPTIONS = (
+    Option(
+        "LOCK_KEY",
+        "--lock-key",
+        "NAME",
+        "The job's name. Hosts that share it exclude each other.",
+        read_lock_key,
+        shown="required",
+    ),
+    Option(
+        "CRON_SCHEDULE",
+        "--schedule",
+        "EXPRESSION",
+        "When the job runs: five cron fields, six (seconds come last), seven (then years), or an alias such as "
+        "@daily. A slot lasts from one tick to the next.",
+        read_cron,
+        shown="required for schedule",
+        strategy=SCHEDULE,
+    ),
+    Option(
+        "CRON_TZ",
+        "--time-zone",
+        "ZONE",
+        "The zone of the expression: an IANA name such as Europe/Berlin.",
+        read_cron,
+        shown="the database session's",
+        strategy=SCHEDULE,
+    ),
+    Option(
+        "LOCK_STRATEGY",
+        "--strategy",
+        "WORDS",
+        "schedule: one start per tick. lease: one run at a time. schedule,lease: both.",
+        read_strategies,
+        "schedule",
+    ),
+    Option(
+        "LOCK_TABLE",
+        "--table",
+        "NAME",
+        "The lock table: table or schema.table, in the case in which it is stored. Put a part that holds a dot in "
+        'double quotes: "my.schema"."locks".',
+        read_table,
+        "key_value",
+    ),
+    Option(
+        "RUN_LOCK_TTL_SECONDS",
+        "--ttl",
+        "SECONDS",
+        "How long a lease outlives its last renewal.",
+        seconds(SHORTEST_TTL_SECONDS),
+        "60",
+        strategy=LEASE,
+    ),
+    Option(
+        "LOCK_LEASE_INTERVAL",
+        "--interval",
+        "SECONDS",
+        "The longest pause between two renewals; at most the TTL.",
+        seconds(above=True),
+        shown="0.3 x TTL, from 1 to 10",
+        strategy=LEASE,
+    ),
+    Option(
+        "LOCK_JITTER_SECONDS",
+        "--jitter",
+        "SECONDS",
+        "A random delay up to this before the database is asked; kept below the gap between two ticks.",
+        seconds(),
+        "0",
+    ),
+    Option(
+        "LOCK_ON_LEASE_LOSS",
+        "--on-lease-loss",
+        "WORD",
+        "terminate: end the command (SIGTERM, then SIGKILL) and exit 75. continue: only log.",
+        read_policy,
+        "terminate",
+    ),
+    Option(
+        "LOCK_KILL_GRACE_SECONDS",
+        "--kill-grace",
+        "SECONDS",
+        "The time between SIGTERM and SIGKILL; never more than a third of the TTL while the row must still be ours.",
+        seconds(),
+        "10",
+    ),
+    Option(
+        "LOCK_CONNECT_TIMEOUT_SECONDS",
+        "--connect-timeout",
+        "SECONDS",
+        "How long to try to reach the database, all hosts and all attempts together.",
+        seconds(above=True),
+        "10",
+    ),
+    Option(
+        "LOCK_SLOT_TOLERANCE_SECONDS",
+        "--slot-tolerance",
+        "SECONDS",
+        "How early, by the database's clock, a start still belongs to the coming tick; at most half the gap between "
+        "two ticks.",
+        seconds(),
+        "5",
+        strategy=SCHEDULE,
+    ),
+    Option(
+        "CRONJOB_LOCK_LOG_LEVEL",
+        "--log-level",
+        "WORD",
+        "DEBUG, INFO, WARNING, ERROR or CRITICAL. A lock held by somebody else is INFO.",
+        read_level,
+        "WARNING",
+    ),
+)
+
+EXIT_CODES = (
+    ("0", "The command succeeded, or somebody else holds the lock (nothing was run)."),
+    ("1", "Runtime failure: the database could not be reached, or an answer was lost."),
+    ("2", "Invalid configuration or usage, or a lock table that is missing or not permitted."),
+    ("75", "The lease was lost, and the command was ended for it."),
+    ("126", "The command cannot be executed."),
+    ("127", "The command was not found."),
+    ("128+N", "The command, or the wait for the lock, was ended by signal N."),
+    ("other", "The command's own exit code."),
+)
+
+#: What the command finds in its environment beside what was there before.
+GIVEN = (
+    ("DISLOCK_LOCK_KEY", "The lock key."),
+    ("DISLOCK_OWNER", "The owner that the row names: hostname:pid of dislock."),
+    ("DISLOCK_SLOT", "With schedule: the tick that this run belongs to, as 2026-01-31T03:00:00Z."),
+    ("DISLOCK_FENCING_TOKEN", "A number that rises with each acquisition, for systems that can refuse older ones."),
+)
+
+EXAMPLES = (
+    (
+        "At most one start per tick, on any number of hosts (crontab)",
+        "0 3 * * *  dislock --lock-key=report --schedule='0 3 * * *' DATABASE_URL ./report.sh",
+    ),
+    (
+        "One run at a time, whenever it is started",
+        "LOCK_KEY=import LOCK_STRATEGY=lease dislock DATABASE_URL python3 import.py --all",
+    ),
+    (
+        "Both, in the time zone of the office",
+        "dislock --lock-key=etl --strategy=schedule,lease --schedule='*/15 * * * *' \\\n"
+        "      --time-zone=Europe/Berlin --ttl=120 DATABASE_URL ./etl",
+    ),
+)

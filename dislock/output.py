@@ -1,0 +1,45 @@
+"""What the command line writes: straight to the descriptors, so that a broken one changes nothing else."""
+
+from __future__ import annotations
+
+import os
+
+_PREFIX = "dislock: "
+
+
+def write(descriptor: int, text: str) -> None:
+    """Write text to standard output or standard error; a full disk or a reader that left is nobody's error here.
+
+    No stream of Python's comes between: their buffers would be written at exit, where a failure changes the exit
+    code to 120.
+    """
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        return
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    write(2, _PREFIX + one_line(message) + "\n")
+
+
+def one_line(text: str) -> str:
+    """The text in one line, without characters that could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
+
+def occupy_closed_descriptors() -> None:
+    """Open /dev/null where one of the first three descriptors was closed.
+
+    Otherwise the connection to the database would get that number, and messages would be written into it. The
+    replacement is not inherited: the command finds the descriptor closed, as it came.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free number is this one, because those below it are in use.
+            os.open(os.devnull, os.O_RDWR)
