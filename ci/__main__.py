@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
 
+from ci import in_ci
 from ci.environments import CannotMake
 from ci.kinds import FAST, KINDS, Options, Outcome, main_environment, outcomes
 from ci.tally import Tally, total
@@ -36,7 +36,6 @@ environment:
 
 def main(arguments: Sequence[str]) -> int:
     kinds, options = _parse(arguments)
-    in_ci = os.environ.get("CI", "").lower() in ("1", "true", "yes")
     # As Ctrl-C does: whatever runs is ended in order.
     signal.signal(signal.SIGTERM, _interrupt)
     tallies: list[Tally] = []
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         for kind in kinds:
             began = time.monotonic()
             for outcome in outcomes(kind, options):
-                tallies.append(_tell(outcome, time.monotonic() - began, in_ci))
+                tallies.append(_tell(outcome, time.monotonic() - began))
                 began = time.monotonic()
     except CannotMake as failure:
         print(failure)
@@ -78,11 +77,11 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Options]:
     return [kind for kind in KINDS if kind in wanted], Options(fast=fast, pytest=tuple(extra))
 
 
-def _tell(outcome: Outcome, seconds: float, in_ci: bool) -> Tally:
+def _tell(outcome: Outcome, seconds: float) -> Tally:
     tally = outcome.tally
     if outcome.lack:
         print(f"{outcome.name:<13} not run: {outcome.lack}", flush=True)
-        return Tally(failed=1) if in_ci else Tally(skipped=1)
+        return Tally(failed=1) if in_ci() else Tally(skipped=1)
     print(f"{outcome.name:<13} {seconds:5.0f} s  {tally}", flush=True)
     for reason, count in tally.reasons.most_common():
         print(f"  skipped {count}: {reason}")

@@ -10,6 +10,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.support.proxy import Proxy
+
 KEY_VALUE = "CREATE TABLE key_value (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
 
 
@@ -37,3 +39,10 @@ def database_url(server_url: str) -> Iterator[str]:
             connection.execute(KEY_VALUE)
         yield url
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    """A TCP proxy in front of the test's server: ``proxy.url(database_url)`` goes through it."""
+    with Proxy.before(database_url) as between:
+        yield between

