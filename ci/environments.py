@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -129,3 +130,18 @@ def _one_at_a_time(name: str) -> Iterator[None]:
     with (locks / f"making{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def main() -> int:
+    """``python -m ci.environments NAME PACKAGE...`` makes an environment for the Python that runs it."""
+    name, *packages = sys.argv[1:]
+    try:
+        Environment(name, sys.executable, tuple(packages)).make()
+    except CannotMake as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -61,7 +61,7 @@ class Pair:
                 query = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
                 return connection.execute(query, [row[0]]).fetchone() == (True,)
 
-            until(replayed, f"the standby to replay {row[0]}", seconds=20)
+            until(replayed, what=f"the standby's replay of {row[0]}")
 
     def __enter__(self) -> Pair:
         self.primary.__enter__()

@@ -54,7 +54,7 @@ def test_forwards_and_counts(proxy: Proxy, database_url: str) -> None:
     with psycopg.connect(proxy.url(database_url)) as one, psycopg.connect(proxy.url(database_url)):
         assert one.execute("SELECT length(%s), repeat('x', %s)", ["y" * size, size]).fetchone() == (size, "x" * size)
         assert (proxy.accepted, proxy.open) == (2, 2)
-    until(lambda: not proxy.open, "the proxy to see that the clients have left")
+    until(lambda: not proxy.open, what="the end of both connections")
     assert proxy.accepted == 2
 
 
