@@ -1,0 +1,73 @@
+"""The log of a run on standard error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from dislock.log import set_up_logging
+
+logger = logging.getLogger("dislock.some")
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    top, last = logging.getLogger("dislock"), logging.lastResort
+    before = (top.handlers[:], top.level, top.propagate)
+    yield
+    top.handlers[:], top.level, top.propagate = before
+    logging.lastResort = last
+
+
+def fail(text: str) -> None:
+    try:
+        int(text)
+    except ValueError:
+        logger.exception("it\nfailed")
+
+
+def test_one_line_each_and_a_word_for_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.WARNING, "postgresql://h/d")
+    logger.info("not shown")
+    logger.warning("look\nhere")
+    logger.error("it %s", "failed")
+    logging.getLogger("psycopg").warning("not ours")
+    assert capfd.readouterr().err == "dislock: warning: look here\ndislock: it failed\n"
+
+
+def test_tracebacks_only_at_debug(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.INFO, "postgresql://h/d")
+    fail("why")
+    assert capfd.readouterr().err == "dislock: it failed\n"
+    set_up_logging(logging.DEBUG, "postgresql://h/d")
+    fail("why")
+    assert "ValueError: invalid literal" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("postgresql://me:s3cret-word@h/d", "s3cret-word"),
+        ("postgresql://me:s3%40cret@h/d", "s3@cret"),
+        ("postgresql://me:s3%40cret@h/d", "s3%40cret"),
+        ("postgresql://h/d?user=me&password=s3cret", "s3cret"),
+        ("host=h password = 's3 cret' dbname=d", "s3 cret"),
+        ("host=h password=s3cret", "s3cret"),
+        ("postgresql://me:s3cret@h/d", "postgresql://me:s3cret@h/d"),
+    ],
+)
+def test_secrets_are_blotted_out(url: str, secret: str, capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.DEBUG, url)
+    logger.warning("cannot use %s", secret)
+    fail(f"it was {secret}")
+    err = capfd.readouterr().err
+    assert secret not in err
+    assert err.count("***") == 2
+
+
+def test_a_message_that_cannot_be_formatted_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.WARNING, "x")
+    logger.warning("%d", "no number")
+    assert capfd.readouterr().err == ""
