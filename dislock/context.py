@@ -12,6 +12,8 @@ from dislock.errors import ConfigurationError
 
 #: Nothing that is counted in seconds may be longer: beyond a month a setting is a slip of the keyboard.
 LONGEST_SECONDS = 31 * 86400.0
+#: The table's index takes no more than about 2,700 bytes, prefix included.
+LONGEST_KEY_BYTES = 2000
 #: A shorter lease could not be renewed before it ends, whatever the network.
 SHORTEST_TTL_SECONDS = 0.1
 SCHEDULE_PREFIX = "cronjob-lock:schedule:"
@@ -76,6 +78,8 @@ class LockContext:
     def __post_init__(self) -> None:
         for name in ("url", "lock_key", "owner"):
             _check_text(name, getattr(self, name))
+        if len(self.lock_key.encode()) > LONGEST_KEY_BYTES:
+            raise ConfigurationError(f"lock_key must be at most {LONGEST_KEY_BYTES} bytes long")
         _check_table(self.table_parts)
         # Our own copy: a list that the caller changes later must not move the lock to another table.
         object.__setattr__(self, "table_parts", list(self.table_parts))

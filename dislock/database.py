@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from psycopg import ProgrammingError, conninfo, pq
+from psycopg import DataError, IntegrityError, NotSupportedError, ProgrammingError, conninfo, pq
 
 from dislock.errors import ConfigurationError
 from dislock.steps import Failure
@@ -135,8 +135,8 @@ class Database:
             return Failure(text, permanent=state in _PERMANENT, broken=broken)
         if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, text)), None)):
             return Failure(f"{text}: {advice}", permanent=True, broken=broken)
-        # What PostgreSQL says about a statement itself does not change by saying it again.
-        permanent = isinstance(error, ProgrammingError) and state is not None
+        # What is wrong with a statement or its values does not change by saying it again.
+        permanent = isinstance(error, (ProgrammingError, DataError, IntegrityError, NotSupportedError))
         return Failure(text, permanent=permanent, broken=broken)
 
 

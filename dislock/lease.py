@@ -75,6 +75,9 @@ class Lease:
     def renewal(self, now: float, by: float) -> MoveExpiry:
         """The statement that renews, sent now. Each one writes another expiry, so that each can be recognised."""
         expires = self._told + round((now - self._sent + self.terms.ttl) * 1_000_000)
+        # When the database's clock was set back: never before the acquisition, or the next holder's token could be
+        # smaller than ours. One more than what the release writes, so that the two cannot be taken for each other.
+        expires = max(expires, self.token + 2)
         # Two holders with one owner string are told apart by these values alone, hence never one twice.
         while expires in self._known:
             expires += 1

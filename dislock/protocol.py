@@ -202,6 +202,11 @@ class Protocol:
         acquired, expires = answer.rows[0]
         self.lease = Lease(terms, sent=sent[0], acquired=acquired, expires=expires)
         self.token = acquired
+        if self.lease.overdue(self._clock()):
+            # Taken, but told so late that it may have ended: a command started now might run beside another's.
+            raise DatabaseUnavailableError(
+                f"the lease {terms.key} was taken, but the answer came too late to rely on it"
+            )
         return not answer.leave
 
     def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
@@ -210,8 +215,9 @@ class Protocol:
         answer = yield from self._insist(lambda *_: Inspect(key), by)
         row = answer.rows[0] if isinstance(answer, Done) and answer.rows else None
         holder, ends, now = row or (None, None, None)
-        if doubtful and (not isinstance(answer, Done) or (holder == self._plan.owner and ends > now)):
-            return self._unknown(f"the row of {key} now names {self._plan.owner}")
+        # The refusal may have come from our own row, taken by the claim whose answer was lost and over by now.
+        if doubtful and holder in (None, self._plan.owner):
+            return self._unknown(f"the row of {key} names {holder or 'nobody that could be read'}")
         until = (ends and to_moment(ends)) or "infinity"
         if slot and now and to_micros(slot.expires) <= now:
             return SlotOverError(
@@ -257,6 +263,8 @@ class Protocol:
             if not self.loss:
                 answer = yield from self._ask(lease.renewal, lease.try_until(now))
                 self.loss = lease.learn(answer, self._clock())
+                if answer.leave and not self.loss:
+                    return None
             if self.loss:
                 return self.loss
         return None
@@ -270,8 +278,9 @@ class Protocol:
         """
         begun = self._clock()
         by = begun + LEAVE_SECONDS
-        if self.lease and not self.loss:
-            self.loss = yield from self._free(self.lease, begun, by)
+        lease, self.lease = self.lease, None
+        if lease and not self.loss:
+            self.loss = yield from self._free(lease, begun, by)
         if self.slot and not started:
             yield from self._give_back(self.slot, by)
         yield from self._close()
@@ -299,24 +308,29 @@ class Protocol:
         key = self._plan.slot.key
         tick, expires = _micros(slot)
         answer = yield from self._insist(
-            lambda now, by: GiveBackSlot(key, self._plan.owner, lock_timeout(now, by), tick, expires), by
+            lambda now, by: GiveBackSlot(key, self._plan.owner, lock_timeout(now, by), tick, expires), by, repeat=False
         )
         if not isinstance(answer, Done):
             self._say(
                 logging.WARNING,
-                f"the slot {key} could not be given back ({_trouble(answer)}): nothing was started, and it stays taken "
-                f"until {slot.expires}; delete the row with this key to free it",
+                f"the slot {key} could not be given back ({_trouble(answer)}): nothing was started, and unless the "
+                f"statement still arrives it stays taken until {slot.expires}; delete the row with this key to free it",
             )
         self.slot = None
 
     # Reaching the database
 
-    def _insist(self, make: Make, by: float) -> Steps[Answer]:
-        """Asks until there is an answer that counts, or until there is no time left."""
+    def _insist(self, make: Make, by: float, *, repeat: bool = True) -> Steps[Answer]:
+        """Asks until there is an answer that counts, or until there is no time left.
+
+        ``repeat=False``: not once more when it may have been carried out. A slot ends at the same moment for everyone,
+        so a repeated give-back could free it from a namesake who took it after the first.
+        """
         self._doubtful = False
         for attempt in count():
             answer = yield from self._ask(make, by)
-            if isinstance(answer, Done) or answer.leave or (isinstance(answer, Failed) and answer.failure.permanent):
+            permanent = isinstance(answer, Failed) and answer.failure.permanent
+            if isinstance(answer, Done) or answer.leave or permanent or (self._doubtful and not repeat):
                 return answer
             # Random, so that many hosts that start at one moment do not come back at one moment.
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16)) * (0.5 + self._chance())
@@ -345,7 +359,8 @@ class Protocol:
             answer = yield Connect(index, now + (by - now) / (len(self._plan.targets) - index))
             if isinstance(answer, Done):
                 self._connected = True
-                return None
+                # Told once only: whoever wanted the connection must hear it.
+                return Failed(Failure("told to leave"), leave=True) if answer.leave else None
             failures.append(answer.failure if isinstance(answer, Failed) else Failure(f"{name} did not answer in time"))
             leave = answer.leave
             if leave:

@@ -74,10 +74,16 @@ class Holding:
         ``UnknownOutcomeError``; nothing is held then.
         """
         self._protocol = self.planned.begin(self._started)
-        held = self._driver.run(self._protocol.acquire(), self._leave_acquiring)
-        if held and self._protocol.lease:
-            self._keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
-            self._keeper.start()
+        try:
+            held = self._driver.run(self._protocol.acquire(), self._leave_acquiring)
+            if held and self._protocol.lease:
+                keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
+                keeper.start()
+                self._keeper = keeper
+        except BaseException:
+            # Interrupted between two steps, or no thread to be had: what is still held is held for nobody.
+            self._driver.run(self._protocol.release(started=False))
+            raise
         return held
 
     def on_loss(self, listener: Callable[[Loss], None]) -> None:

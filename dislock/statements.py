@@ -71,7 +71,9 @@ class Statement:
     def compose(self, table_parts: Sequence[str]) -> Composed:
         from psycopg import sql
 
-        return sql.SQL(self.template).format(table=sql.Identifier(*table_parts))
+        # psycopg looks for placeholders in the finished text, also within a quoted name.
+        table = sql.SQL(sql.Identifier(*table_parts).as_string(None).replace("%", "%%"))
+        return sql.SQL(self.template).format(table=table)
 
     def parameters(self) -> dict[str, object]:
         return asdict(self)

@@ -1,0 +1,305 @@
+"""The asynchronous locks on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from dislock import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    DislockError,
+    LeaseLostError,
+    LockNotAcquiredError,
+    LossReason,
+    aio,
+)
+from tests.integration.library.conftest import MakeContext
+from tests.support.proxy import Proxy
+from tests.support.wait import until as wait_until
+
+pytestmark = pytest.mark.integration
+Connection = psycopg.Connection[Any]
+BOTH = ("schedule", "lease")
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "the condition did not come true"
+        await asyncio.sleep(0.01)
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Runs a test's coroutine; no task may be left behind by what it used."""
+
+    async def checked() -> None:
+        await main()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(checked())
+
+
+def test_both_locks_are_held_and_the_lease_is_freed(
+    make: MakeContext, live: Callable[[], set[str]], connections: Callable[[], int]
+) -> None:
+    async def main() -> None:
+        async with aio.acquire_locks(make(), BOTH) as session:
+            assert live() == {"schedule", "lease"}
+            assert connections() == 1
+            assert isinstance(session.lease_lost, asyncio.Event)
+            assert session.fencing_token
+            with pytest.raises(LockNotAcquiredError):
+                async with aio.LeaseLock(make(owner="host:2")):
+                    pytest.fail("two holders")
+        assert live() == {"schedule"}
+
+    run(main)
+    # The server forgets a connection a moment after the client has closed it.
+    wait_until(lambda: connections() == 0)
+
+
+def test_a_slot_alone_keeps_no_connection_and_no_task(make: MakeContext, connections: Callable[[], int]) -> None:
+    async def main() -> None:
+        async with aio.ScheduleLock(make()) as session:
+            assert session.lease_lost is None
+            await until(lambda: connections() == 0)
+            assert len(asyncio.all_tasks()) == 1
+
+    run(main)
+
+
+def test_build_locks_orders_schedule_first(make: MakeContext, live: Callable[[], set[str]]) -> None:
+    async def main() -> None:
+        schedule, lease = aio.build_locks(make(), ["lease", "schedule"])
+        async with schedule, lease:
+            assert live() == {"schedule", "lease"}
+
+    run(main)
+
+
+def test_a_loss_sets_the_event_and_raises_at_the_end(make: MakeContext, db: Connection) -> None:
+    async def main() -> None:
+        with pytest.raises(LeaseLostError) as caught:
+            async with aio.LeaseLock(make(lease_interval_seconds=0.05)) as session:
+                db.execute("UPDATE key_value SET value = 'thief:1'")
+                assert session.lease_lost is not None
+                await asyncio.wait_for(session.lease_lost.wait(), 10)
+        assert caught.value.reason is LossReason.TAKEN
+
+    run(main)
+
+
+def test_a_loop_that_was_blocked_past_the_ttl_is_a_loss(make: MakeContext) -> None:
+    async def main() -> None:
+        with pytest.raises(LeaseLostError):
+            async with aio.LeaseLock(make(run_ttl_seconds=0.5, lease_interval_seconds=0.1)):
+                time.sleep(0.8)
+
+    run(main)
+
+
+def test_a_database_that_hangs_delays_a_loss_by_nothing(make: MakeContext, database_url: str, proxy: Proxy) -> None:
+    context = make(url=proxy.url(database_url), run_ttl_seconds=1.5, lease_interval_seconds=0.3)
+
+    async def main() -> None:
+        with pytest.raises(LeaseLostError) as caught:
+            async with aio.LeaseLock(context) as session:
+                proxy.wedge()
+                assert session.lease_lost is not None
+                await asyncio.wait_for(session.lease_lost.wait(), 5)
+        assert caught.value.reason is LossReason.UNCONFIRMED
+
+    run(main)
+
+
+def test_a_database_that_accepts_and_never_answers_ends_the_entry_in_time(
+    make: MakeContext, database_url: str, proxy: Proxy
+) -> None:
+    async def main() -> None:
+        proxy.wedge()
+        with pytest.raises(DatabaseUnavailableError):
+            await asyncio.wait_for(
+                aio.LeaseLock(make(url=proxy.url(database_url), connect_timeout_seconds=0.5)).__aenter__(), 5
+            )
+
+    run(main)
+
+
+def test_cancelled_while_entering_it_leaves_nothing_behind(
+    make: MakeContext, database_url: str, live: Callable[[], set[str]], connections: Callable[[], int]
+) -> None:
+    async def main() -> None:
+        with psycopg.connect(database_url) as blocker:
+            blocker.execute("LOCK TABLE key_value IN EXCLUSIVE MODE")
+            entering = asyncio.create_task(aio.acquire_locks(make(), BOTH).__aenter__())
+            await until(lambda: connections() == 1)
+            entering.cancel()
+            await asyncio.sleep(0)
+            blocker.rollback()
+            with pytest.raises(asyncio.CancelledError):
+                await entering
+        assert live() == set()
+
+    run(main)
+    # The server forgets a connection a moment after the client has closed it.
+    wait_until(lambda: connections() == 0)
+
+
+def test_a_second_cancel_while_leaving_still_frees_the_lease(
+    make: MakeContext, database_url: str, proxy: Proxy, live: Callable[[], set[str]]
+) -> None:
+    entered = threading.Event()
+
+    async def body() -> None:
+        async with aio.LeaseLock(make(url=proxy.url(database_url))):
+            entered.set()
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        task = asyncio.create_task(body())
+        await until(entered.is_set)
+        proxy.delay(0.1)
+        task.cancel()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert live() == set()
+
+    run(main)
+
+
+def test_a_timeout_around_the_block_frees_the_lease(make: MakeContext, live: Callable[[], set[str]]) -> None:
+    async def body() -> None:
+        async with aio.LeaseLock(make()):
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(body(), 0.5)
+        assert live() == set()
+
+    run(main)
+
+
+def test_an_exception_from_the_block_is_never_masked(make: MakeContext, db: Connection) -> None:
+    async def main() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with aio.LeaseLock(make()):
+                db.execute("DELETE FROM key_value")
+                raise ZeroDivisionError
+
+    run(main)
+
+
+def test_under_continue_a_loss_is_logged_and_no_more(
+    make: MakeContext, db: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with aio.LeaseLock(make(lease_loss_policy="continue")) as session:
+            assert session.lease_lost is None
+            db.execute("DELETE FROM key_value")
+
+    run(main)
+    assert "lost" in caplog.text
+
+
+def test_a_lock_object_is_for_one_use(make: MakeContext) -> None:
+    async def main() -> None:
+        lock = aio.LeaseLock(make())
+        async with lock:
+            with pytest.raises(DislockError, match="entered before"):
+                await lock.__aenter__()
+
+    run(main)
+
+
+def test_settings_are_checked_where_the_lock_is_made(make: MakeContext) -> None:
+    with pytest.raises(ValueError, match="run_ttl_seconds"):
+        aio.LeaseLock(make(run_ttl_seconds=None))
+    with pytest.raises(ConfigurationError):
+        aio.acquire_locks(make(), "lease")
+
+
+def test_the_decorator_takes_the_locks_anew_and_keeps_the_metadata(
+    make: MakeContext, live: Callable[[], set[str]]
+) -> None:
+    @aio.with_locks(make(), ["lease"])
+    async def work(number: int) -> int:
+        """Doc."""
+        assert live() == {"lease"}
+        return number * 2
+
+    async def main() -> None:
+        assert [await work(1), await work(2)] == [2, 4]
+        assert live() == set()
+
+    run(main)
+    assert (work.__name__, work.__doc__) == ("work", "Doc.")
+
+
+def test_the_decorator_cancels_its_coroutine_on_a_loss(make: MakeContext, db: Connection) -> None:
+    ended = []
+
+    @aio.with_locks(make(lease_interval_seconds=0.05), ["lease"])
+    async def work() -> None:
+        db.execute("DELETE FROM key_value")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def main() -> None:
+        with pytest.raises(LeaseLostError) as caught:
+            await work()
+        assert caught.value.reason is LossReason.REMOVED
+        assert ended == [True]
+
+    run(main)
+
+
+def test_a_cancelled_call_has_ended_before_its_lease_is_freed(make: MakeContext, live: Callable[[], set[str]]) -> None:
+    seen = []
+    entered = threading.Event()
+
+    @aio.with_locks(make(), ["lease"])
+    async def work() -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            # Cleaning up takes time, and is done under the lock.
+            await asyncio.sleep(0.1)
+            seen.append(live())
+
+    async def main() -> None:
+        task = asyncio.create_task(work())
+        await until(entered.is_set)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert live() == set()
+
+    run(main)
+    assert seen == [{"lease"}]
+
+
+def test_an_error_of_a_guarded_coroutine_comes_out_as_it_is(make: MakeContext) -> None:
+    @aio.with_locks(make(), ["lease"])
+    async def work() -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await work()
+
+    run(main)
