@@ -80,16 +80,22 @@ SELECT {_TRANSACTION}, EXISTS (
     "mode",
 )
 
+# The server keeps its first answer about activity until the transaction ends, so what it keeps is thrown away first:
+# the second table reads the first, and the function is called for each row of the second.
 # to_jsonb: a server before version 14 has no column waitstart, and there the statement must still parse.
 #: Rows: pid, application_name, since, mode, granted; holders first, then waiters, the longest first.
 HOLDERS = _statement(
     f"""
-SELECT l.pid, coalesce(a.application_name, '') AS application_name, l.mode, l.granted,
-    CASE WHEN l.granted THEN a.xact_start
-         ELSE coalesce(CAST(pg_catalog.to_jsonb(l) ->> 'waitstart' AS timestamptz), a.query_start) END AS since
-FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-WHERE {_THIS_LOCK}
-ORDER BY l.granted DESC, since NULLS LAST, l.pid"""
+WITH fresh AS MATERIALIZED (
+    SELECT pg_catalog.pg_stat_clear_snapshot() AS cleared
+), known AS MATERIALIZED (
+    SELECT l.pid, l.mode, l.granted, CAST(pg_catalog.to_jsonb(l) ->> 'waitstart' AS timestamptz) AS waits_since
+    FROM fresh CROSS JOIN pg_catalog.pg_locks l WHERE fresh.cleared IS NOT NULL AND {_THIS_LOCK}
+)
+SELECT known.pid, coalesce(a.application_name, '') AS application_name, known.mode, known.granted,
+    CASE WHEN known.granted THEN a.xact_start ELSE coalesce(known.waits_since, a.query_start) END AS since
+FROM known LEFT JOIN LATERAL pg_catalog.pg_stat_get_activity(known.pid) a ON a.pid = known.pid
+ORDER BY known.granted DESC, since NULLS LAST, known.pid"""
 )
 
 EXCLUSIVE_MODE = "ExclusiveLock"
