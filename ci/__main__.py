@@ -23,6 +23,7 @@ HELP = """kinds:
   faults       processes and servers killed, stopped, wedged
   artifact     the built dislock.pyz on every interpreter found
   image        the container image; needs a Docker engine
+  demo         build/demo: the product on a server of its own
   minimum      unit and integration with the oldest dependencies allowed, on the oldest Python
   pythons      unit and integration on the oldest and the newest other Python found
   fast         lint, types, unit, integration, simulation, without the tests marked slow

@@ -22,7 +22,8 @@ INSTALL_SECONDS = 900
 #: What a shell may hold and a test must not see: settings of libpq, of Python and its tools, of dislock itself.
 FOREIGN = re.compile(
     r"PG[A-Z]+|PYTHON.*|PYTEST_.*|VIRTUAL_ENV.*|MYPY.*|RUFF_.*|SHIV_.*|LOCK_.*|CRON_.*|CRONJOB_.*|RUN_LOCK_.*|DATABASE_URL"
-    r"|DISLOCK_(?!TEST_).*|XDG_.*|NOTIFY_SOCKET|LD_PRELOAD|LD_LIBRARY_PATH|FAKETIME.*"
+    r"|DISLOCK_(?!TEST_).*|XDG_.*|NOTIFY_SOCKET|LD_PRELOAD|LD_LIBRARY_PATH|FAKETIME.*|TZ|LANG|LANGUAGE|LC_.*"
+    r"|COLUMNS|LINES|(FORCE|NO|PY)_COLORS?|GIT_(DIR|WORK_TREE|INDEX_FILE|PREFIX)"
 )
 #: pip's own settings that would send packages elsewhere. Those that name indexes and certificates stay.
 ASTRAY = re.compile(r"PIP_(TARGET|PREFIX|ROOT|USER|PYTHON|REQUIREMENT|EDITABLE|NO_DEPS|DRY_RUN|REQUIRE_VIRTUALENV)")
@@ -33,8 +34,8 @@ class CannotMake(Exception):  # noqa: N818 - it says what happened to the enviro
 
 
 def clean_environ() -> dict[str, str]:
-    """The environment for tests: the caller's, less what would change their outcome."""
-    return {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
+    """The environment for tests: the caller's, less what would change their outcome, and with English messages."""
+    return {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)} | {"LANG": "C.UTF-8"}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ci.tally import Tally, read_junit
 
 #: The folders under tests/, in the order in which they run: what fails soonest comes first.
 FOLDERS = ("unit", "integration", "simulation", "faults", "artifact", "image")
-KINDS = ("lint", "types", *FOLDERS, "minimum", "pythons")
+KINDS = ("lint", "types", *FOLDERS, "demo", "minimum", "pythons")
 FAST = ("lint", "types", "unit", "integration", "simulation")
 LIMIT_SECONDS = 1500.0
 #: pytest exits with this when it collected nothing.
@@ -49,6 +49,7 @@ def outcomes(kind: str, options: Options) -> Iterator[Outcome]:
         "lint": _lint,
         "types": _types,
         "image": _image,
+        "demo": _demo,
         "minimum": _minimum,
         "pythons": _pythons,
     }
@@ -110,6 +111,10 @@ def _image(options: Options) -> Iterator[Outcome]:
             yield Outcome("image", Tally(), lack="no Docker engine answers: start one, or set DOCKER_HOST")
         else:
             yield from _folder("image", python, options)
+
+
+def _demo(_: Options) -> Iterator[Outcome]:
+    yield _check("demo", ["build/demo"])
 
 
 def _minimum(options: Options) -> Iterator[Outcome]:

@@ -49,10 +49,14 @@ def runnable(programs: Path) -> Path:
         return programs
     copy = scratch("pg-programs-")
     copy.chmod(0o755)
-    shutil.copytree(programs.parent, copy / "pginstall", symlinks=True)
+    package = programs.parents[1]
+    # The wheel's libraries lie beside its package and are found from there.
+    for folder in (package, package.with_name(f"{package.name}.libs")):
+        if folder.is_dir():
+            shutil.copytree(folder, copy / folder.name, symlinks=True)
     # The wheel's files may have been unpacked under a umask that keeps others out.
     subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
-    return copy / "pginstall" / programs.name
+    return copy / programs.relative_to(package.parent)
 
 
 def scratch(prefix: str) -> Path:
