@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import RootTransaction
-from sqlalchemy.exc import DBAPIError
 
 from pg_advisory_lock import statements
 from pg_advisory_lock.errors import (
@@ -169,7 +168,7 @@ def _holders_if_possible(connection: Connection, lock: LockIdentity) -> list[Loc
     savepoint = connection.begin_nested()
     try:
         holders = _holders(connection, lock)
-    except DBAPIError:
+    except Exception:  # noqa: BLE001 - the caller is owed the refusal, whatever became of the question who is in the way
         savepoint.rollback()
         return []
     savepoint.commit()

@@ -1,0 +1,135 @@
+"""``holders()``, and what an exception knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockNotAcquired, PgAdvisoryLockTimeout
+from pg_advisory_lock.sqlstate import sqlstate
+from tests.integration.advisory.actors import DRIVERS, Actor, sqlalchemy_url
+from tests.integration.advisory.observer import Observer
+from tests.support.postgres import Postgres
+
+pytestmark = pytest.mark.integration
+Enter = Callable[..., Actor]
+Meanwhile = Callable[..., "Future[Any]"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_holders_and_waiters_of_this_key_and_no_other(
+    enter: Enter, driver: str, meanwhile: Meanwhile, observer: Observer
+) -> None:
+    way = f"{driver}-session"
+    reader, writer, asker = enter(way), enter(way), enter(way)
+    assert asker.holders() == []
+    asker.lock("another")
+    reader.sql("SET application_name = 'reader'")
+    began = reader.sql("SELECT now()")
+    reader.lock(shared=True)
+    pid = writer.pid
+    before_wait = observer.ask("SELECT clock_timestamp()")
+    waiting = meanwhile(writer.lock, timeout_in_ms=60_000)
+    observer.until_waiting()
+    # The server writes the start of a wait down a moment after the wait is to be seen.
+    observer.until(lambda: observer.ask("SELECT bool_and(waitstart IS NOT NULL) FROM pg_locks WHERE NOT granted"))
+    first, second = asker.holders()
+    assert (first.pid, first.application_name, first.mode, first.granted) == (
+        reader.pid,
+        "reader",
+        "shared",
+        True,
+    )
+    assert first.since == began
+    assert (second.pid, second.mode, second.granted) == (pid, "exclusive", False)
+    assert before_wait <= second.since <= observer.ask("SELECT clock_timestamp()")
+    # Asked again in the same transaction: the answer is not the one of before.
+    reader.rollback()
+    assert waiting.result(20)
+    assert [(holder.pid, holder.granted) for holder in asker.holders()] == [(pid, True)]
+
+
+def test_locks_of_other_databases_and_of_two_integers_are_not_seen(
+    enter: Enter, server_url: str, observer: Observer
+) -> None:
+    one = enter()
+    key = one.locker().lock_key
+    with psycopg.connect(server_url) as elsewhere:
+        elsewhere.execute("SELECT pg_advisory_lock(%s::bigint)", [key])
+        high, low = (key >> 32), key & 0xFFFFFFFF
+        low = low - 2**32 if low >= 2**31 else low
+        observer.ask("SELECT pg_advisory_lock(%s::int, %s::int)", high, low)
+        assert one.holders() == []
+        assert one.lock_immediate()
+
+
+def test_a_session_level_lock_of_the_same_key_excludes_and_is_seen(enter: Enter, observer: Observer) -> None:
+    one = enter()
+    key = one.locker().lock_key
+    observer.ask("SELECT pg_advisory_lock(%s::bigint)", key)
+    with pytest.raises(PgAdvisoryLockNotAcquired) as caught:
+        one.lock_immediate()
+    assert [holder.pid for holder in caught.value.holders] == [observer.ask("SELECT pg_backend_pid()")]
+
+
+def test_a_role_that_may_not_look_still_locks(conninfo: str, server_url: str) -> None:
+    role = "cannot_look"
+    with psycopg.connect(conninfo, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(sql.Identifier(role)))
+        admin.execute("REVOKE SELECT ON pg_locks FROM PUBLIC")
+    engine = create_engine(sqlalchemy_url(conninfo, "psycopg").set(username=role, password="x"))
+    locker = PgAdvisoryLock(["users", 1])
+    try:
+        with Session(engine) as holder, Session(engine) as session:
+            locker.lock(holder)
+            for take, kind in (
+                (lambda: locker.lock_immediate(session), PgAdvisoryLockNotAcquired),
+                (lambda: locker.lock(session, timeout_in_ms=20), PgAdvisoryLockTimeout),
+            ):
+                with pytest.raises(kind, match="nobody is seen") as caught:
+                    take()
+                assert caught.value.holders == ()
+            # The transaction is usable, and the lock can be had in it.
+            holder.rollback()
+            assert locker.lock(session)
+            with pytest.raises(DBAPIError) as refused:
+                locker.holders(session)
+            assert sqlstate(refused.value) == "42501"
+    finally:
+        engine.dispose()
+        with psycopg.connect(conninfo, autocommit=True) as admin:
+            admin.execute("GRANT SELECT ON pg_locks TO PUBLIC")
+            admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+def test_a_full_lock_table_and_a_prepared_transaction() -> None:
+    settings = {
+        "max_connections": 5,
+        "max_locks_per_transaction": 10,
+        "max_prepared_transactions": 1,
+        "autovacuum_worker_slots": 1,
+    }
+    with Postgres(settings) as server:
+        engine = create_engine(sqlalchemy_url(server.url(), "psycopg"))
+        with Session(engine, twophase=True) as session:
+            PgAdvisoryLock(["prepared"]).lock(session)
+            session.prepare()
+            # Its lock belongs to no process now, and lasts until somebody ends the transaction.
+            with Session(engine) as other:
+                with pytest.raises(PgAdvisoryLockTimeout, match="a prepared transaction holds it") as caught:
+                    PgAdvisoryLock(["prepared"]).lock(other, timeout_in_ms=20)
+                assert caught.value.holders[0].pid is None
+            session.rollback()
+        with Session(engine) as session, pytest.raises(DBAPIError) as full:
+            for number in range(100_000):
+                PgAdvisoryLock(["users", number], raise_on_failure=False).lock(session)
+        assert sqlstate(full.value) == "53200"
+        engine.dispose()

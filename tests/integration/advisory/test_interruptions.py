@@ -1,0 +1,112 @@
+"""A wait that its own program gives up: no lock is left, no transaction pretends to be whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
+
+from pg_advisory_lock import PgAdvisoryLockTimeout, PgAdvisoryLockWarning, aio
+from tests.integration.advisory.actors import ASYNC_DRIVERS, Actor, sqlalchemy_url
+from tests.integration.advisory.observer import Observer
+
+pytestmark = pytest.mark.integration
+Enter = Callable[..., Actor]
+Meanwhile = Callable[..., "Future[Any]"]
+
+
+# SQLAlchemy and the drivers close the connection under the cancelled task and may warn of it.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+def test_a_cancelled_task_leaves_no_lock_and_no_waiter(
+    enter: Enter, conninfo: str, driver: str, observer: Observer
+) -> None:
+    holder, third = enter(), enter()
+    holder.lock()
+    locker = aio.PgAdvisoryLock(["users", 1])
+
+    async def give_up() -> None:
+        engine = create_async_engine(sqlalchemy_url(conninfo, driver))
+        async with AsyncSession(engine) as session:
+            await session.execute(text("INSERT INTO payment VALUES (1, 'lost')"))
+            waiting = asyncio.create_task(locker.lock(session, timeout_in_ms=60_000))
+            while not await asyncio.to_thread(observer.waiters):
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await session.rollback()
+            # The session goes on with another connection and can lock there.
+            await asyncio.to_thread(holder.commit)
+            assert await locker.lock(session, timeout_in_ms=20_000)
+            await session.commit()
+        await engine.dispose()
+
+    asyncio.run(give_up())
+    observer.until(third.can_lock)
+    assert third.sql("SELECT count(*) FROM payment") == 1
+
+
+def test_an_interrupted_program_leaves_no_lock(enter: Enter, observer: Observer, meanwhile: Meanwhile) -> None:
+    holder, one, third = enter(), enter(), enter()
+    holder.lock()
+
+    def interrupt() -> None:
+        observer.until_waiting()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = meanwhile(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        one.lock(timeout_in_ms=60_000, raise_on_failure=False)
+    interrupting.result(20)
+    one.rollback()
+    holder.rollback()
+    observer.until(third.can_lock)
+
+
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+def test_tasks_take_turns(conninfo: str, driver: str) -> None:
+    async def turns() -> None:
+        engine = create_async_engine(sqlalchemy_url(conninfo, driver), pool_size=10)
+        locker = aio.PgAdvisoryLock(["users", 1])
+
+        async def work() -> None:
+            async with AsyncSession(engine) as session, session.begin(), locker.held(session, 60_000):
+                count = await session.scalar(text("SELECT count(*) FROM payment"))
+                await session.execute(text("INSERT INTO payment VALUES (:id, 'guarded')"), {"id": count})
+
+        await asyncio.gather(*(work() for _ in range(10)))
+        async with engine.connect() as connection:
+            assert await connection.scalar(text("SELECT count(*) FROM payment")) == 11
+        await engine.dispose()
+
+    asyncio.run(turns())
+
+
+def test_an_async_scoped_session_and_an_exception_that_knows_the_holder(conninfo: str) -> None:
+    async def scoped() -> None:
+        engine = create_async_engine(sqlalchemy_url(conninfo, "asyncpg"))
+        sessions = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+        locker = aio.PgAdvisoryLock(["users", 1])
+        async with engine.begin() as connection:
+            assert await locker.lock_immediate(connection)
+            with pytest.raises(PgAdvisoryLockTimeout) as caught:
+                await locker.lock(sessions, timeout_in_ms=20)
+            assert list(caught.value.holders) == await locker.holders(sessions)
+        async with locker.held(sessions):
+            pass
+        async with sessions().begin_nested():
+            with pytest.warns(PgAdvisoryLockWarning) as warned:
+                await locker.lock(sessions)
+        assert [warning.filename for warning in warned] == [__file__]
+        await sessions.remove()
+        await engine.dispose()
+
+    asyncio.run(scoped())

@@ -1,0 +1,115 @@
+"""What would hold nothing is refused before any statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event
+from sqlalchemy.exc import ResourceClosedError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockError
+from tests.integration.advisory.actors import DRIVERS, WAYS, Actor, sqlalchemy_url
+
+pytestmark = pytest.mark.integration
+Enter = Callable[..., Actor]
+
+
+def refused(actor: Actor) -> None:
+    """Every way of taking the lock is refused, and the server hears nothing of it."""
+    with actor.counting() as statements:
+        for take in (actor.lock, actor.lock_immediate, lambda: actor.held().__enter__()):
+            with pytest.raises(PgAdvisoryLockError, match="AUTOCOMMIT mode") as caught:
+                take()
+            assert type(caught.value) is PgAdvisoryLockError
+    assert statements == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_autocommit_of_the_engine(enter: Enter, way: str) -> None:
+    refused(enter(way, isolation_level="AUTOCOMMIT"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_autocommit_of_the_engine_s_options(enter: Enter, way: str) -> None:
+    refused(enter(way, execution_options={"isolation_level": "AUTOCOMMIT"}))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_autocommit_of_the_connection(enter: Enter, driver: str) -> None:
+    one = enter(f"{driver}-connection")
+    changed = one.handle.execution_options(isolation_level="AUTOCOMMIT")
+    one.do(changed)
+    refused(one)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_autocommit_of_the_session_s_first_connection(enter: Enter, driver: str) -> None:
+    one = enter(f"{driver}-session")
+    one.do(one.handle.connection(execution_options={"isolation_level": "AUTOCOMMIT"}))
+    refused(one)
+
+
+def test_autocommit_of_the_driver(enter: Enter) -> None:
+    refused(enter("psycopg-session", connect_args={"autocommit": True}))
+    refused(enter("psycopg_async-session", connect_args={"autocommit": True}))
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
+def test_autocommit_by_an_event_of_the_pool(enter: Enter, driver: str) -> None:
+    one = enter(f"{driver}-session")
+
+    @event.listens_for(one.sync_engine, "connect", insert=True)
+    def switch(dbapi_connection: Any, _record: object) -> None:
+        dbapi_connection.autocommit = True
+
+    refused(one)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_isolation_levels_are_welcome(enter: Enter, way: str) -> None:
+    one, other = enter(way, isolation_level="SERIALIZABLE"), enter(way)
+    assert one.lock()
+    assert not other.can_lock()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_session_that_may_not_begin_can_after_begin(enter: Enter, driver: str) -> None:
+    one, other = enter(f"{driver}-session"), enter(f"{driver}-session")
+    kind = AsyncSession if one.is_async else Session
+    one.handle = kind(one.engine, autobegin=False)
+    with one.counting() as statements:
+        for take in (one.lock, one.lock_immediate, lambda: one.held().__enter__(), one.holders):
+            with pytest.raises(PgAdvisoryLockError, match=r"session\.begin\(\)"):
+                take()
+    assert statements == []
+    begin = one.handle.begin()
+    one.do(begin.__aenter__()) if one.is_async else begin
+    assert one.lock()
+    assert not other.can_lock()
+
+
+def test_a_session_with_a_database_for_each_class_can_pass_its_connection(conninfo: str) -> None:
+    engine = create_engine(sqlalchemy_url(conninfo, "psycopg"))
+
+    class Model:
+        pass
+
+    with Session(binds={Model: engine}) as session:
+        with pytest.raises(PgAdvisoryLockError, match="bind_arguments"):
+            PgAdvisoryLock(["users"]).lock(session)
+        connection = session.connection(bind_arguments={"bind": engine})
+        assert PgAdvisoryLock(["users"]).lock(connection)
+    engine.dispose()
+
+
+def test_a_closed_connection_is_sqlalchemy_s_own_error(conninfo: str) -> None:
+    engine = create_engine(sqlalchemy_url(conninfo, "psycopg"))
+    connection = engine.connect()
+    connection.close()
+    with pytest.raises(ResourceClosedError):
+        PgAdvisoryLock(["users"]).lock(connection)
+    engine.dispose()
