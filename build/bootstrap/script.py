@@ -1,0 +1,37 @@
+"""`dislock.pyz --python SCRIPT`: a script of the user's own, with both packages importable."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from _bootstrap import start
+
+
+def run() -> None:
+    """SCRIPT, `-m MODULE` or `-c CODE`, as python does it; with the host's site-packages, behind this file's own."""
+    arguments = sys.argv[2:]
+    if sys.flags.no_site:
+        import site
+
+        site.main()
+    match arguments:
+        case ["-m", module, *rest]:
+            sys.argv[:] = [module, *rest]
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["-c", code, *rest]:
+            sys.argv[:] = ["-c", *rest]
+            exec(compile(code, "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+        case [script, *rest] if not script.startswith("-"):
+            sys.argv[:] = [script, *rest]
+            sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+            try:
+                runpy.run_path(script, run_name="__main__")
+            except FileNotFoundError as reason:
+                if reason.filename != script:
+                    raise
+                start.fail(f"--python: {script}: no such file")
+        case _:
+            start.fail("usage: dislock.pyz --python SCRIPT [ARGUMENT ...]   (or -m MODULE, or -c CODE)")

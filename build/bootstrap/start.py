@@ -1,0 +1,257 @@
+"""The part of the file that every start runs: find the cache, set the path, call dislock.
+
+Compiled anew each time, so it is short and imports only what the interpreter has loaded already. What a first start needs
+is in `unpack`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import NoReturn
+
+BUILD = "@BUILD@"
+DAY = 86400
+LOW_SPACE = 64 << 20
+LATER = {"sqlalchemy": "sqlalchemy", "tzdata": "tzdata.zip"}
+
+
+class Unsafe(Exception):
+    """Others could put code into this cache folder."""
+
+
+def fail(sentence: str, code: int = 2) -> NoReturn:
+    sys.stderr.write(f"dislock: {sentence}\n")
+    sys.stderr.flush()
+    raise SystemExit(code)
+
+
+def restore_environment() -> dict[bytes, bytes] | None:
+    """Undo what the launcher's shell did to the environment. None: it could not be kept (no /proc, no od)."""
+    parts: list[str] = []
+    while part := os.environ.pop(f"DISLOCK_ENVIRON_{len(parts)}", None):
+        parts.append(part)
+    if not parts:
+        return None
+    original: dict[bytes, bytes] = {}
+    for entry in bytes.fromhex(" ".join(parts)).split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            original.setdefault(name, value)
+    for name in os.environb.keys() - original.keys():
+        del os.environb[name]
+    for name, value in original.items():
+        if os.environb.get(name) != value:
+            os.environb[name] = value
+    return original
+
+
+def platform() -> str:
+    """The C library and machine that extension modules must be made for."""
+    try:
+        libc = "glibc" if os.confstr("CS_GNU_LIBC_VERSION") else "other"
+    except (ValueError, OSError):
+        libc = "musl" if sys.platform == "linux" else "other"
+    return f"{libc}-{os.uname().machine}{'' if sys.maxsize > 1 << 32 else '-32'}"
+
+
+def key() -> str:
+    """The name of this build's cache folder for this Python: extension modules fit one version, ABI and C library."""
+    return f"{BUILD}-{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}-{platform()}"
+
+
+def roots() -> list[tuple[str, bool]]:
+    """Where a cache may lie, the best first, and whether the user named it."""
+    found: list[tuple[str, bool]] = []
+    if named := os.environ.get("DISLOCK_CACHE"):
+        found.append((os.path.abspath(named), True))
+    else:
+        # The XDG specification says to ignore a relative path.
+        if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
+            found.append((xdg + "/dislock", False))
+        if os.geteuid() == 0:
+            # Whatever HOME says: under sudo it can be another user's.
+            found.append(("/var/cache/dislock", False))
+        else:
+            home = os.environ.get("HOME", "") or passwd_home()
+            if home.startswith("/") and home != "/":
+                found.append((home + "/.cache/dislock", False))
+    return found
+
+
+def passwd_home() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def check(folder: str) -> str:
+    """The folder's real path, if nobody but its owner and root can change what is in it or put another in its place."""
+    real = os.path.realpath(folder)
+    place = real
+    while True:
+        try:
+            found = os.lstat(place)
+        except FileNotFoundError:
+            pass
+        else:
+            # Nobody can rename what is not theirs in a sticky folder such as /tmp; the cache itself must be private.
+            sticky = found.st_mode & stat.S_ISVTX and place != real
+            if found.st_uid not in (0, os.geteuid()):
+                raise Unsafe(f"{place} belongs to another user (uid {found.st_uid})")
+            if found.st_mode & 0o022 and not sticky:
+                raise Unsafe(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})")
+        if place == "/":
+            return real
+        place = os.path.dirname(place)
+
+
+def ready(folder: str) -> bool:
+    """Whether the whole cache is in `folder`. If so, it is kept from being removed for as long as this process runs from it."""
+    try:
+        lock = os.open(folder + "/.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return False
+    except OSError:
+        pass  # a file system without locks: then nobody removes anything from it either
+    found = os.fstat(lock)
+    try:
+        there = os.stat(folder + "/.lock")
+    except FileNotFoundError:
+        there = None
+    # Removed or replaced between the two calls; or written just before the machine went down, and perhaps never to the disk.
+    if there is None or not os.path.samestat(found, there) or (found.st_size and os.read(lock, 64) != boot()):
+        os.close(lock)
+        return False
+    if time.time() - found.st_mtime > DAY:
+        try:
+            os.utime(lock)
+        except OSError:
+            pass
+    return True
+
+
+def boot() -> bytes:
+    """Names the time since the machine was last started."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b""
+
+
+def can_execute(folder: str) -> bool:
+    flags = os.statvfs(folder)
+    if flags.f_bavail * flags.f_frsize < LOW_SPACE:
+        # Before 3.12, Python leaves half a bytecode file on a full disk, and then fails to load it for ever.
+        sys.dont_write_bytecode = True
+    return not flags.f_flag & os.ST_NOEXEC
+
+
+def cold(archive: str, name: str) -> ModuleType:
+    """A module that few starts need, out of the archive."""
+    sys.path.insert(0, archive)
+    try:
+        bootstrap = __import__(f"_bootstrap.{name}", fromlist=["start"])
+        if __import__("_bootstrap.start", fromlist=["BUILD"]).BUILD != BUILD:
+            fail(f"{archive} was replaced while it ran", 1)
+    finally:
+        sys.path.remove(archive)
+    return bootstrap
+
+
+def locate(archive: str) -> str:
+    """The folder with everything unpacked, made if need be."""
+    why: list[str] = []
+    for root, named in roots():
+        try:
+            folder = f"{check(root)}/{key()}"
+            if not ready(folder):
+                cold(archive, "unpack").into(folder, archive)
+            if can_execute(folder):
+                return folder
+            raise OSError(f"{root} does not allow programs (mounted noexec)")
+        except Unsafe as reason:
+            if named:
+                fail(f"DISLOCK_CACHE is refused: {reason}")
+            sys.stderr.write(f"dislock: cache folder refused: {reason}\n")
+        except OSError as reason:
+            why.append(f"{root}: {reason.strerror or reason}")
+            if named:
+                sys.stderr.write(f"dislock: DISLOCK_CACHE cannot be used: {why[-1]}\n")
+    folder = cold(archive, "unpack").temporary(archive, why)
+    can_execute(folder)
+    return str(folder)
+
+
+class Later:
+    """Brings in what most runs never import, and keeps psycopg from falling back on another libpq unasked."""
+
+    def __init__(self, archive: str, folder: str) -> None:
+        self.archive, self.folder = archive, folder
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name in LATER:
+            place = f"{self.folder}/{LATER[name]}"
+            if not os.path.exists(place):
+                place = cold(self.archive, "unpack").later(self.archive, self.folder, LATER[name])
+            if place not in sys.path:
+                sys.path.append(place)
+            from importlib.machinery import PathFinder
+
+            return PathFinder.find_spec(name, [place])
+        if name == "psycopg.pq.pq_ctypes":
+            cold(self.archive, "unpack").allow_ctypes(self.folder)
+        return None
+
+
+def isolate(archive: str, *, keep_packages: bool) -> None:
+    """For `python3 dislock.pyz`: take off the path what the launcher's -I and -S never put on it."""
+    ours = {archive, sys.argv[0]}
+    if not keep_packages:
+        ours.update(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:] = [
+        entry
+        for entry in sys.path
+        if entry not in ours and (keep_packages or os.path.basename(entry) not in ("site-packages", "dist-packages"))
+    ]
+
+
+def main(*, launched: bool) -> None:
+    original = restore_environment() if launched else None
+    archive = os.path.abspath(sys.argv[0])
+    script = sys.argv[1:2] == ["--python"]
+    isolate(archive, keep_packages=script)
+    folder = locate(archive)
+    sys.path.insert(0, folder + "/site-packages")
+    sys.meta_path.insert(0, Later(archive, folder))  # type: ignore[arg-type]  # a finder has no base class to derive from here
+    if script:
+        cold(archive, "script").run()
+        return
+    if original is not None:
+        import dislock.settings
+
+        dislock.settings.original_environment = lambda: dict(original)
+    from dislock.cli import entry
+
+    entry()
+
+
+if __name__ == "__main__":
+    main(launched=True)

@@ -1,0 +1,212 @@
+"""What a first start needs: unpack this host's part of the archive, whole or not at all.
+
+Nothing here runs on a later start, except for the parts that stay in the archive until they are imported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import re
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from _bootstrap import start, tidy
+
+MUSL_NEEDED = (1, 2, 4)
+PATIENCE = 20.0  # s that a start waits for another one that unpacks already, before it unpacks for itself
+
+
+def into(folder: str, archive: str) -> None:
+    """Make the cache `folder`. OSError says why it cannot be had."""
+    root = os.path.dirname(folder)
+    private_folders(root)
+    if not start.can_execute(root):
+        raise OSError("does not allow programs (mounted noexec)")
+    with one_at_a_time(root):
+        if start.ready(folder):
+            return
+        with new_folder(root) as new:
+            fill(new, archive)
+            put(new, folder)
+    tidy.in_background(root, folder)
+
+
+def temporary(archive: str, why: list[str]) -> str:
+    """A folder of this process's own, removed when it ends or becomes the command. Where there is none, say why and exit."""
+    for base in dict.fromkeys((os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm")):
+        if not base.startswith("/"):
+            continue
+        end = -1
+        try:
+            if not start.can_execute(base):
+                raise OSError("does not allow programs (mounted noexec)")
+            folder = f"{base}/dislock-{os.urandom(8).hex()}"
+            os.mkdir(folder, 0o700)
+            end = tidy.remove_at_end(folder)
+            fill(folder, archive)
+        except OSError as reason:
+            if end >= 0:
+                os.close(end)
+            why.append(f"{base}: {reason.strerror or reason}")
+        else:
+            return folder
+    start.fail(f"no place to unpack to ({'; '.join(why)}); DISLOCK_CACHE can name one", 1)
+
+
+def later(archive: str, folder: str, part: str) -> str:
+    """The path entry of a part that stays in the archive until it is imported: unpacked, or a zip file that is read as it is."""
+    place = f"{folder}/{part}"
+    if not os.access(folder, os.W_OK):
+        folder = temporary_folder()
+        place = f"{folder}/{part}"
+    with new_folder(folder) as new, zipfile.ZipFile(archive) as whole:
+        with zipfile.ZipFile(io.BytesIO(whole.read(f"later/{part}.zip"))) as inner:
+            for member in inner.infolist():
+                write(f"{new}/{member.filename}", inner.read(member))
+        put(new, place)
+    return place
+
+
+def temporary_folder() -> str:
+    for base in ("/tmp", "/var/tmp", "/dev/shm"):
+        folder = f"{base}/dislock-{os.urandom(8).hex()}"
+        with suppress(OSError):
+            os.mkdir(folder, 0o700)
+            tidy.remove_at_end(folder)
+            return folder
+    start.fail("no place to unpack SQLAlchemy to: neither the cache nor /tmp can be written", 1)
+
+
+def fill(folder: str, archive: str) -> None:
+    """Unpack what this Python needs. The lock is held while this process lives, wherever the folder is moved to."""
+    lock = os.open(f"{folder}/.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    os.write(lock, start.boot())
+    with zipfile.ZipFile(archive) as whole:
+        names = whole.namelist()
+        libraries = f"natives/{start.platform()}/psycopg_binary.libs/"
+        extensions = f"natives/{start.platform()}/{sys.implementation.cache_tag}{abi()}/"
+        moves = {"site-packages/": "site-packages/"}
+        if any(name.startswith(extensions) for name in names):
+            refuse_old_musl()
+            moves |= {libraries: "site-packages/psycopg_binary.libs/", extensions: "site-packages/psycopg_binary/"}
+        for name in names:
+            for old, new in moves.items():
+                if name.startswith(old):
+                    write(f"{folder}/{new}{name[len(old) :]}", whole.read(name))
+        write(f"{folder}/tzdata.zip", whole.read("later/tzdata.zip"))
+
+
+def abi() -> str:
+    """What makes extension modules of the same version unfit. A debug build loads ordinary ones."""
+    return str(getattr(sys, "abiflags", "")).replace("d", "")
+
+
+def write(path: str, content: bytes) -> None:
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def private_folders(path: str) -> None:
+    """makedirs gives only the last folder its mode, and the umask takes from it."""
+    if not os.path.isdir(path):
+        private_folders(os.path.dirname(path))
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+
+
+@contextmanager
+def new_folder(root: str) -> Iterator[str]:
+    """A folder to fill and then to move to its place; gone if that fails."""
+    new = f"{root}/.new-{os.urandom(8).hex()}"
+    os.mkdir(new, 0o700)
+    try:
+        yield new
+    finally:
+        if os.path.exists(new):
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def put(new: str, place: str) -> None:
+    """Move a filled folder to its place. A broken one there is replaced; a whole one, made by somebody else meanwhile, is kept."""
+    for _ in range(3):
+        try:
+            os.rename(new, place)
+        except OSError:
+            if not os.path.isdir(place):
+                raise
+            if not os.path.exists(f"{new}/.lock") or start.ready(place):
+                return
+            with suppress(FileNotFoundError):
+                os.rename(place, f"{os.path.dirname(place)}/.old-{os.urandom(8).hex()}")
+        else:
+            return
+    raise OSError(f"{place} cannot be replaced")
+
+
+@contextmanager
+def one_at_a_time(root: str) -> Iterator[None]:
+    """Forty first starts at once need one unpacking. But none waits for ever for one that was stopped."""
+    lock = os.open(f"{root}/.unpacking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError:
+                break  # a file system without locks: each unpacks for itself
+        yield
+    finally:
+        os.close(lock)
+
+
+def refuse_old_musl() -> None:
+    version = musl_version()
+    if version and version < MUSL_NEEDED:
+        found, needed = (".".join(map(str, numbers)) for numbers in (version, MUSL_NEEDED))
+        start.fail(f"this system's C library is musl {found}, and psycopg's libraries crash on musl before {needed}: a newer one is needed")
+
+
+def musl_version() -> tuple[int, ...] | None:
+    """Read out of the loader that this process runs by: musl has no call for it."""
+    if not start.platform().startswith("musl"):
+        return None
+    with suppress(OSError):
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            loader = re.search(r"(/\S.*/(?:ld-musl-|libc\.musl-)[^/\n]*)$", maps.read(), re.MULTILINE)
+        if loader:
+            with open(loader[1], "rb") as file:
+                found = re.search(rb"\0(1\.\d+\.\d+)(?:-git[^\0]*)?\0", file.read())
+            if found:
+                return tuple(int(number) for number in found[1].split(b"."))
+    return None
+
+
+def allow_ctypes(folder: str) -> None:
+    """psycopg is about to use its Python implementation with the system's libpq: right only where there is nothing else."""
+    if os.environ.get("PSYCOPG_IMPL") == "python":
+        return
+    if os.path.exists(f"{folder}/site-packages/psycopg_binary/pq.so"):
+        try:
+            import psycopg_binary.pq  # noqa: F401 - for its error
+        except ImportError as reason:
+            start.fail(f"psycopg's binary implementation cannot be loaded: {reason}", 1)
+        return
+    from psycopg.pq.misc import find_libpq_full_path
+
+    if not find_libpq_full_path():
+        start.fail(
+            f"this file has no native libraries for {sys.implementation.cache_tag} on {start.platform()}, and the system has no libpq: "
+            "install it (libpq5, libpq or postgresql-libs), or use CPython 3.10 to 3.15 on x86-64 or arm64",
+        )

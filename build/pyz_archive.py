@@ -1,0 +1,124 @@
+"""Makes dist/dislock.pyz with shiv, then lays it out anew. Runs in the environment of tools.lock.
+
+shiv stages the locked wheels, finds the entry point and packs the archive with its environment.json (`shiv-info` reads it).
+What is changed afterwards, and why, is in docs/artifact.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pyz_natives
+import pyz_sbom
+import pyz_wheel
+from pyz_tools import HERE, ROOT, pip
+
+MODULES = ("start", "unpack", "tidy", "script")
+# Files of an installation that say how this machine made it, or that nothing in the archive reads.
+LEFT_OUT = re.compile(r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$")
+# Most runs import neither, so they stay packed.
+LATER = {"sqlalchemy": ("sqlalchemy/", "sqlalchemy-"), "tzdata": ("tzdata/", "tzdata-")}
+
+
+def main() -> None:
+    os.umask(0o022)
+    dist = ROOT / "dist"
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        packages, environment = pack(work)
+        natives = pyz_natives.wheels()
+        members = lay_out(packages, dict(pyz_natives.members(natives)))
+        content = assemble(members, environment)
+        bom = pyz_sbom.make(packages, natives, hashlib.sha256(content).hexdigest())
+    dist.mkdir(exist_ok=True)
+    replace(dist / "dislock.pyz", content, 0o755)
+    replace(dist / "dislock.cdx.json", bom, 0o644)
+    sums = "".join(f"{hashlib.sha256((dist / n).read_bytes()).hexdigest()}  {n}\n" for n in ("dislock.cdx.json", "dislock.pyz"))
+    replace(dist / "SHA256SUMS", sums.encode(), 0o644)
+    print(f"{dist / 'dislock.pyz'}: {len(content) / 1e6:.1f} MB")
+
+
+def pack(work: Path) -> tuple[dict[str, bytes], dict[str, object]]:
+    """What shiv packs: the files of site-packages by name, and its description of the archive."""
+    pyz_wheel.build(work, "wheel")
+    [wheel] = work.glob("*.whl")
+    staged = work / "staged"
+    pip(sys.executable, "install", "--no-deps", "--no-index", "--no-compile", "--target", str(staged), str(wheel))
+    packed = work / "packed.pyz"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "shiv", "--site-packages", str(staged), "--console-script", "dislock", "--python", "/bin/sh",
+         "--reproducible", "--output-file", str(packed), "--no-deps", "--no-compile", "--require-hashes", "--only-binary", ":all:",
+         "--python-version", "3.10", "--platform", "any", "-r", str(HERE / "pyz.lock")],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"shiv failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    with zipfile.ZipFile(packed) as archive:
+        files = {n: archive.read(n) for n in archive.namelist()}
+    packages = {n.partition("/")[2]: content for n, content in files.items() if n.startswith("site-packages/")}
+    return {n: content for n, content in packages.items() if not LEFT_OUT.search(n)}, json.loads(files["environment.json"])
+
+
+def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, bytes]:
+    """Every member of the archive but the ones that name the build."""
+    late = {part: {n: c for n, c in packages.items() if n.startswith(names)} for part, names in LATER.items()}
+    members = {f"site-packages/{n}": c for n, c in packages.items() if not any(n in part for part in late.values())}
+    members |= {f"later/{part}.zip": zipped(files) for part, files in late.items()}
+    members |= natives
+    members["__main__.py"] = (HERE / "bootstrap" / "guard.py").read_bytes()
+    for module in ("__init__", *MODULES):
+        members[f"_bootstrap/{module}.py"] = (HERE / "bootstrap" / f"{module}.py").read_bytes()
+    return members
+
+
+def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes:
+    """The whole file: the launcher, the program that it starts, and the archive."""
+    launcher = (HERE / "bootstrap" / "launcher.sh").read_bytes()
+    digest = hashlib.sha256(launcher)
+    for name, content in sorted(members.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    build = digest.hexdigest()[:16]
+    start = members["_bootstrap/start.py"].replace(b"@BUILD@", build.encode())
+    # The numbers take as much room as what they stand for, so the launcher's length is known before they are.
+    launcher = launcher.replace(b"@OFFSET@", b"%-8d" % len(launcher)).replace(b"@LENGTH@", b"%-8d" % len(start))
+    members = members | {
+        "_bootstrap/start.py": start,
+        "environment.json": (json.dumps(environment | {"build_id": digest.hexdigest()}, sort_keys=True) + "\n").encode(),
+    }
+    return zipped(members, prefix=launcher + start)
+
+
+def zipped(files: dict[str, bytes], prefix: bytes = b"") -> bytes:
+    """A zip archive that depends on nothing but its content."""
+    target = io.BytesIO()
+    target.write(prefix)
+    with zipfile.ZipFile(target, "w") as archive:
+        # The interpreter reads these two first.
+        for name in sorted(files, key=lambda n: (n != "__main__.py", not n.startswith("_bootstrap/"), n)):
+            member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            member.create_system = 3
+            member.external_attr = 0o100644 << 16
+            member.compress_type = zipfile.ZIP_STORED if name.endswith(".zip") else zipfile.ZIP_DEFLATED
+            archive.writestr(member, files[name], compresslevel=9)
+    return target.getvalue()
+
+
+def replace(path: Path, content: bytes, mode: int) -> None:
+    """In one step: whoever has the old file open goes on with it."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(content)
+    new.chmod(mode)
+    new.replace(path)
+
+
+if __name__ == "__main__":
+    main()

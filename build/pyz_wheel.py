@@ -1,0 +1,33 @@
+"""The wheel and the source distribution, from this checkout. Runs in the environment of tools.lock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pyz_tools import ROOT
+
+
+def build(folder: Path, *targets: str) -> None:
+    """hatchling's own command, so that nothing else has a say. Its output is reproducible under a fixed umask."""
+    os.umask(0o022)
+    for target in targets:
+        subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)], check=True, cwd=ROOT, stdout=sys.stderr)
+
+
+def main() -> None:
+    dist = ROOT / "dist"
+    # Made aside and moved, so that a broken build leaves the last good files.
+    with tempfile.TemporaryDirectory(dir=ROOT, prefix=".dist-") as work:
+        build(Path(work), "wheel", "sdist")
+        dist.mkdir(exist_ok=True)
+        for file in sorted(Path(work).iterdir()):
+            file.replace(dist / file.name)
+            print(dist / file.name)
+
+
+if __name__ == "__main__":
+    main()
