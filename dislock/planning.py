@@ -120,7 +120,11 @@ class Planned:
 
     def report(self, loss: Loss) -> None:
         """Says once, for whoever reads the log, that the lease was lost."""
-        logger.warning("%s%s", loss.sentence, "; the work goes on without it" if self.continues else "")
+        if self.continues:
+            consequence = "; the work goes on without it"
+        else:
+            consequence = "; the command is ended" if self._supervised else ""
+        logger.warning("%s%s", loss.sentence, consequence)
 
     def check(self, loss: Loss | None, error: BaseException | None) -> None:
         """Raises ``LeaseLostError`` for a block that seems to have succeeded on a lost lease.

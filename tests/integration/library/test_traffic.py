@@ -82,7 +82,10 @@ def test_each_renewal_is_one_statement_on_the_same_connection(counting: Postgres
 
 def test_a_refusal_asks_once_who_holds_the_lock(counting: Postgres, context: Any) -> None:
     refused = acquire_locks(context, ["lease"])
-    with acquire_locks(context, ["lease"]), watch(counting, "postgres") as traffic:
-        with pytest.raises(LockNotAcquiredError):
-            refused.__enter__()
+    with (
+        acquire_locks(context, ["lease"]),
+        watch(counting, "postgres") as traffic,
+        pytest.raises(LockNotAcquiredError),
+    ):
+        refused.__enter__()
     assert (traffic.connections, len(traffic.statements)) == (1, 2)

@@ -1,0 +1,41 @@
+"""Guards a block of Python code by a lease, and stops at a safe point when the lease is lost."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from dislock import LeaseLostError, LockContext, LockNotAcquiredError, acquire_locks
+
+context = LockContext(
+    url=os.environ["DATABASE_URL"],
+    table_parts=["key_value"],
+    lock_key="import",
+    owner=f"{socket.gethostname()}:{os.getpid()}",
+    run_ttl_seconds=60.0,
+    lease_interval_seconds=10.0,
+)
+
+
+def write(batch: int, token: int | None) -> None:
+    print(f"batch {batch} written with token {token}")
+
+
+def main() -> int:
+    try:
+        with acquire_locks(context, ["lease"]) as session:
+            for batch in range(3):
+                if session.lease_lost is not None and session.lease_lost.is_set():
+                    break
+                write(batch, session.fencing_token)
+    except LockNotAcquiredError as held:
+        print(f"nothing to do: {held.holder} holds the lease until {held.expires_at}")
+        return 0
+    except LeaseLostError as lost:
+        print(f"stopped: {lost}")
+        return 75
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
