@@ -1,0 +1,150 @@
+"""SIGTERM in every phase: the exit code says so, nothing runs, and what was taken is given back."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.faults.conftest import BOTH, LEASE, SLOT, Start, Table
+from tests.faults.wrapper import PATIENCE, alive
+from tests.support.proxy import Proxy
+from tests.support.wait import until
+
+pytestmark = pytest.mark.integration
+CONDITIONS = [pytest.param(SLOT, id="slot"), pytest.param(LEASE, id="lease"), pytest.param(BOTH, id="both")]
+
+
+def slow_down(table: Table, operation: str, kind: str, seconds: float) -> None:
+    """Has the server take its time over a row of that kind, in the middle of the statement."""
+    table.ask(
+        "CREATE FUNCTION take_time() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$"
+    )
+    table.ask(
+        f"CREATE TRIGGER slow AFTER {operation} ON key_value FOR EACH ROW"
+        f" WHEN (new.key LIKE '%%:{kind}:%%') EXECUTE FUNCTION take_time()"
+    )
+
+
+@pytest.mark.parametrize("settings", CONDITIONS)
+def test_while_connecting(start: Start, database_url: str, table: Table, proxy: Proxy, settings: dict[str, str]) -> None:
+    proxy.wedge()
+    run = start(proxy.url(database_url), settings, {"LOCK_CONNECT_TIMEOUT_SECONDS": 60})
+    until(lambda: proxy.accepted, PATIENCE, "a connection")
+    assert run.send(signal.SIGTERM).ended(10) == (143, "")
+    assert not run.started
+    assert table.live() == {}
+
+
+@pytest.mark.parametrize("settings", CONDITIONS)
+def test_during_jitter(start: Start, database_url: str, proxy: Proxy, settings: dict[str, str]) -> None:
+    """The delay comes before the first connection, so there is nothing to undo."""
+    run = start(proxy.url(database_url), settings, {"LOCK_JITTER_SECONDS": 100000, "CRONJOB_LOCK_LOG_LEVEL": "DEBUG"})
+    until(lambda: waits_for_a_signal(run.pid), PATIENCE, "the delay")
+    assert run.send(signal.SIGTERM).code(10) == 143
+    assert not run.started
+    assert proxy.accepted == 0
+
+
+def waits_for_a_signal(pid: int) -> bool:
+    """Whether a second thread exists: the one that listens for signals before anything is done."""
+    import psutil
+
+    return psutil.Process(pid).num_threads() > 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        pytest.param(SLOT, "schedule", id="slot"),
+        pytest.param(LEASE, "lease", id="lease"),
+        pytest.param(BOTH, "lease", id="both"),
+    ],
+)
+def test_between_the_claim_and_the_start(
+    start: Start, database_url: str, table: Table, settings: dict[str, str], kind: str, number: int
+) -> None:
+    """The answer comes within the second that a statement in flight still has: all that was taken is given back."""
+    slow_down(table, "INSERT", kind, 0.5)
+    run = start(database_url, settings)
+    until(lambda: table.waiting("PgSleep"), PATIENCE, "the claim")
+    assert run.send(number).ended(10) == (128 + number, "")
+    assert not run.started
+    assert table.live() == {}
+    again = start(database_url, settings).up()
+    again.tell().code()
+
+
+def test_between_the_claim_and_the_start_when_the_answer_takes_too_long(
+    start: Start, database_url: str, table: Table
+) -> None:
+    """Nobody knows then whether the lease was taken: it says so, and the row ends by itself. The slot is given back."""
+    slow_down(table, "INSERT", "lease", 4)
+    run = start(database_url, BOTH)
+    until(lambda: table.waiting("PgSleep"), PATIENCE, "the claim")
+    code, err = run.send(signal.SIGTERM).ended(10)
+    assert (code, err.count("\n")) == (143, 1)
+    assert "unknown" in err
+    assert not run.started
+    assert set(table.live()) <= {"lease"}
+
+
+def test_while_waiting_for_a_row_lock(start: Start, database_url: str, table: Table) -> None:
+    import psycopg
+
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute("LOCK TABLE key_value IN EXCLUSIVE MODE")
+        run = start(database_url, BOTH)
+        until(lambda: table.waiting("Lock"), PATIENCE, "the claim")
+        code, err = run.send(signal.SIGTERM).ended(10)
+        assert code == 143
+        assert err.count("\n") <= 1
+        assert not run.started
+    # The abandoned statement is still the server's to end; it must not be carried out after the lock is free.
+    until(lambda: not table.backends(), PATIENCE, "the end of the connection")
+    assert table.live() == {}
+
+
+@pytest.mark.parametrize("settings", [pytest.param(LEASE, id="lease"), pytest.param(BOTH, id="both")])
+def test_while_the_command_runs(start: Start, database_url: str, table: Table, settings: dict[str, str]) -> None:
+    run = start(database_url, settings).up()
+    assert run.send(signal.SIGTERM).ended() == (143, "")
+    assert not alive(run.command)
+    # The command was started, so its slot stays taken.
+    assert set(table.live()) == ({"schedule"} if settings is BOTH else set())
+
+
+def test_while_the_command_runs_and_has_its_own_idea(start: Start, database_url: str, table: Table) -> None:
+    """Forwarding starts no kill timer: the lease goes on until the command is gone."""
+    cleans_up = ("sh", "-c", 'trap "read code <$FOLDER/pipe; exit 3" TERM; echo $$ >"$FOLDER/pid"; sleep 600 & wait')
+    run = start(database_url, LEASE, command=cleans_up).up()
+    run.send(signal.SIGTERM)
+    end = table.ends()
+    until(lambda: table.renewed(end), PATIENCE, "a renewal after the signal")
+    assert set(table.live()) == {"lease"}
+    assert run.tell().ended() == (3, "")
+    assert table.live() == {}
+
+
+def test_during_the_release(start: Start, database_url: str, table: Table) -> None:
+    """The work is over: its result is not replaced by a death, and the row is freed."""
+    run = start(database_url, LEASE, {"LOCK_LEASE_INTERVAL": 6, "RUN_LOCK_TTL_SECONDS": 60}).up()
+    slow_down(table, "UPDATE", "lease", 1)
+    run.tell(4)
+    until(lambda: table.waiting("PgSleep"), PATIENCE, "the release")
+    assert run.send(signal.SIGTERM).ended() == (4, "")
+    assert table.live() == {}
+
+
+def test_during_a_release_that_hangs(start: Start, database_url: str, proxy: Proxy) -> None:
+    """Leaving takes at most five seconds whatever the network does, and a signal does not cut it short."""
+    run = start(proxy.url(database_url), LEASE, {"LOCK_LEASE_INTERVAL": 30, "RUN_LOCK_TTL_SECONDS": 120}).up()
+    proxy.wedge()
+    before = proxy.accepted
+    run.tell(4)
+    until(lambda: proxy.accepted > before, PATIENCE, "the connection for the release")
+    code, err = run.send(signal.SIGTERM).ended(10)
+    assert (code, err.count("\n")) == (4, 1)
+    assert "could not be freed" in err
