@@ -1,0 +1,49 @@
+# The default target is a small image to run jobs in: a static busybox and /dislock. The target `runtime` is /dislock
+# alone, for COPY --from and init containers; `archive` is what build/runtime makes for hosts. All three hold the same
+# folder. A dist/dislock.pyz in the build context is used as it is, so that a release's file and image agree; without
+# one it is built here. docs/kubernetes.md says how to use each.
+
+ARG BUILD_IMAGE=python:3.13-slim-trixie
+ARG BASE_IMAGE=busybox:stable-musl
+
+FROM ${BASE_IMAGE} AS base
+
+FROM ${BUILD_IMAGE} AS build
+WORKDIR /src
+COPY . .
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.cache \
+    test -s dist/dislock.pyz || build/pyz
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.cache \
+    build/runtime --folder /out/dislock && build/runtime --pack /out/dislock --output /out/archive
+# Users and groups are added to the base image's own, which differ from base to base.
+COPY --from=base /etc/passwd /etc/group /out/image/etc/
+RUN build/runtime_image /out/image
+
+FROM scratch AS archive
+COPY --from=build /out/archive/ /
+
+FROM scratch AS runtime
+ARG VERSION=unreleased
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="dislock runtime" \
+      org.opencontainers.image.description="The folder /dislock alone: locks on PostgreSQL for cron jobs and commands" \
+      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /out/dislock /dislock
+USER 65532:65532
+ENTRYPOINT ["/dislock/dislock"]
+
+FROM ${BASE_IMAGE} AS image
+ARG VERSION=unreleased
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="dislock" \
+      org.opencontainers.image.description="Locks on PostgreSQL for cron jobs and commands" \
+      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /out/image/ /
+COPY --from=build /out/dislock /dislock
+USER 65532:65532
+ENTRYPOINT ["/dislock/dislock"]
+CMD ["--help"]

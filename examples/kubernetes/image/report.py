@@ -1,0 +1,26 @@
+"""A job whose write is refused once a later run has written: the fencing token closes what a lock must leave open."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import psycopg
+
+WRITE = """
+    INSERT INTO report (day, total, token) VALUES (current_date, %(total)s, %(token)s)
+    ON CONFLICT (day) DO UPDATE SET total = excluded.total, token = excluded.token
+    WHERE report.token < excluded.token
+"""
+
+
+def main() -> int:
+    token = int(os.environ["DISLOCK_FENCING_TOKEN"])
+    with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS report (day date PRIMARY KEY, total int, token bigint)")
+        written = connection.execute(WRITE, {"total": 42, "token": token}).rowcount
+    print("written" if written else "a later run has written already")
+    return 0 if written else 1
+
+
+sys.exit(main())
