@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dislock.executable import Environment, NotStarted, as_script, not_started
@@ -103,6 +104,15 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self._process.pid, number)
 
+    @property
+    def unreaped(self) -> bool:
+        """Whether the command was started and ``reap`` has not been called yet."""
+        return self._process is not None
+
+    def rest_runs(self) -> bool:
+        """Whether others of the command's own group still run. False where the system has no ``/proc`` to tell."""
+        return self.own_group and self._process is not None and _runs(self._process.pid)
+
     def kill_rest(self) -> None:
         """Kill what is left of the command's own group. To be called before ``reap``."""
         if self.own_group:
@@ -150,9 +160,10 @@ class Child:
             self._end(Failed(error))
             return
         # The terminal's signals go to the whole group, but one that is pending here may have come before the fork.
-        self._report(Started(frozenset(ENDING) & signal.sigpending()))
-        with contextlib.suppress(ChildProcessError):
-            _await_end(self._process.pid, orphans=self._orphans)
+        pid = self._process.pid
+        self._report(Started(frozenset(ENDING).intersection(signal.sigpending())))
+        with contextlib.suppress(ChildProcessError):  # somebody else reaped it: `reap` will say so
+            _await_end(pid, orphans=self._orphans)
         self._end(Gone())
 
     def _end(self, event: Failed | Gone) -> None:
@@ -173,8 +184,8 @@ class Child:
                 signal.signal(number, handler)
             if set_death_signal is not None:
                 set_death_signal(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-                # A parent that died before the call sends nothing; one outside of the PID namespace shows as 0.
-                if os.getppid() not in (parent, 0):
+                # A parent that died before the call sends nothing.
+                if os.getppid() != parent:
                     os._exit(126)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -203,6 +214,18 @@ def _death_signal_setter() -> Callable[..., int] | None:
         return None  # an interpreter built without ctypes, or linked statically: the command then outlives a SIGKILL
     result: Callable[..., int] = function
     return result
+
+
+def _runs(group: int) -> bool:
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name in parentheses may hold anything; after it come the state, the parent and the group.
+            fields = status.read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(fields[2]) == group and fields[0] not in (b"Z", b"X"):
+            return True
+    return False
 
 
 def _await_end(pid: int, *, orphans: bool) -> None:

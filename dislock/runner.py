@@ -61,8 +61,11 @@ def supervise(
     raised again.
 
     ``subscribe`` is given a function to call on a loss: then SIGTERM, ``loss.grace`` seconds, SIGKILL. A stop once
-    begun is not taken back. After a stop or a passed-on signal that asks to end, what is left of the command's
-    group is killed before this returns; after an ordinary end it lives on.
+    begun is not taken back.
+
+    After a stop or a passed-on signal that asks to end, others of the command's group have until that grace is over,
+    or ``kill_grace`` seconds from the command's end; what is left then is killed before this returns (where there
+    is no ``/proc``, at once). After an ordinary end they live on.
 
     Raises ``NotStarted``, and ``ChildProcessError`` when another part of this process took the exit status.
     """
@@ -85,13 +88,13 @@ def supervise(
         raise Interrupted(number)
     if not events.empty():
         return Ended(128 + signal.SIGTERM, lost=True, started=False)
-    run = _Run(child, events, signals)
+    run = _Run(child, events, signals, kill_grace)
     try:
         child.start()
         run.until_gone()
         return run.result()
     except BaseException:
-        run.abort(kill_grace)
+        run.abort()
         raise
     finally:
         if signals is not None:
@@ -124,6 +127,10 @@ def become(command: Sequence[str], environment: Environment | None, signals: Sig
         signals.listen_early()
 
 
+# Seconds between two looks at a group whose command has ended after it was asked to.
+_GLANCE = 0.05
+
+
 @dataclass(frozen=True)
 class _Arrived:
     number: int
@@ -136,10 +143,11 @@ _Event = Loss | _Arrived | Started | Failed | Gone
 class _Run:
     """One command from start to end; everything that happens comes through one queue."""
 
-    def __init__(self, child: Child, events: queue.SimpleQueue[_Event], signals: Signals | None) -> None:
+    def __init__(self, child: Child, events: queue.SimpleQueue[_Event], signals: Signals | None, grace: float) -> None:
         self._child = child
         self._events = events
         self._signals = signals
+        self._grace = grace
         self._failure: BaseException | None = None
         self._lost = False
         self._stopping = self._aborting = False
@@ -166,8 +174,7 @@ class _Run:
     def result(self) -> Ended:
         if self._failure is not None:
             raise self._failure
-        if self._kill_rest:
-            self._child.kill_rest()
+        self._end_rest()
         code = self._child.reap()
         return Ended(
             code=code if code >= 0 else 128 - code,
@@ -175,19 +182,36 @@ class _Run:
             interrupted=code == -signal.SIGINT and not self._child.own_group,
         )
 
-    def abort(self, grace: float) -> None:
+    def abort(self) -> None:
         """End the command because of an exception; another exception meanwhile kills it at once."""
         if self._child.abandon():
             return
         self._aborting = True
         try:
-            self._stop(grace)
+            self._stop(self._grace)
             self.until_gone()
+            self._end_rest()
         except BaseException:
             self._child.send(signal.SIGKILL)
             raise
-        with contextlib.suppress(BaseException):  # only the first exception says what happened
-            self.result()
+        if self._child.unreaped:
+            with contextlib.suppress(ChildProcessError):  # the first exception says what happened
+                self._child.reap()
+
+    def _end_rest(self) -> None:
+        """See to it that nobody of the group works on without the lock; the command itself has ended."""
+        if not self._kill_rest:
+            return
+        # A shell often ends at once where the program that it started still cleans up, as it was asked to.
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._grace
+        while self._child.rest_runs() and (left := self._time_left()):
+            # They are no children of ours, so that nothing announces their end.
+            with contextlib.suppress(queue.Empty):
+                event = self._events.get(timeout=min(left, _GLANCE))
+                if isinstance(event, (Loss, _Arrived)):
+                    self._take(event)
+        self._child.kill_rest()
 
     def _take(self, event: Loss | _Arrived | Started) -> None:
         if isinstance(event, Loss):
@@ -208,7 +232,8 @@ class _Run:
 
     def _stop(self, grace: float) -> None:
         self._stopping = self._kill_rest = True
-        self._deadline = time.monotonic() + grace
+        deadline = time.monotonic() + grace
+        self._deadline = deadline if self._deadline is None else min(deadline, self._deadline)
         self._terminate()
 
     def _terminate(self) -> None:

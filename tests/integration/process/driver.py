@@ -35,7 +35,9 @@ def main() -> int:
 
     def report(**what: Any) -> None:
         if "report" in options:
-            Path(options["report"]).write_text(json.dumps({"pid": os.getpid(), **what}))
+            draft = Path(options["report"] + ".draft")
+            draft.write_text(json.dumps({"pid": os.getpid(), **what}))
+            draft.replace(options["report"])
 
     def subscribe(callback: Callable[[Loss], None]) -> None:
         loss = Loss(LossReason.TAKEN, "taken", grace)
@@ -44,8 +46,9 @@ def main() -> int:
         elif "lose" in options:
 
             def watch() -> None:
-                for _ in Path(options["lose"]).open():
-                    callback(loss)
+                with Path(options["lose"]).open() as lines:
+                    for _ in lines:
+                        callback(loss)
 
             threading.Thread(target=watch, daemon=True).start()
 
@@ -60,9 +63,7 @@ def main() -> int:
         try:
             if options.get("mode") == "become":
                 become(command, environment, signals)
-            ended = supervise(
-                command, environment=environment, signals=signals, subscribe=subscribe, kill_grace=grace
-            )
+            ended = supervise(command, environment=environment, signals=signals, subscribe=subscribe, kill_grace=grace)
         except Interrupted as error:
             report(interrupted=error.number)
             return 128 + error.number

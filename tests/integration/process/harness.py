@@ -28,8 +28,12 @@ def eventually(probe: Callable[[], T | None], what: str = "condition") -> T:
     return value
 
 
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
 def words(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
+    return _text(path).split()
 
 
 def wait_words(path: Path, *wanted: str) -> list[str]:
@@ -39,7 +43,7 @@ def wait_words(path: Path, *wanted: str) -> list[str]:
 
 def wait_pid(path: Path) -> int:
     """The process number that a command wrote into the file, newline and all."""
-    return int(eventually(lambda: path.exists() and (text := path.read_text()).endswith("\n") and text))
+    return int(eventually(lambda: text if (text := _text(path)).endswith("\n") else None))
 
 
 def alive(pid: int) -> bool:
@@ -79,6 +83,5 @@ def run(argv: list[str], **popen: Any) -> tuple[int, str]:
 
 
 def reported(path: Path) -> dict[str, Any]:
-    text = eventually(lambda: path.exists() and path.read_text())
-    result: dict[str, Any] = json.loads(text)
+    result: dict[str, Any] = json.loads(eventually(lambda: _text(path)))
     return result

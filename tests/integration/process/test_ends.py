@@ -137,8 +137,10 @@ def test_everything_is_as_it_came(
                 os.close(number)
 
         argv = driver(*command, mode=mode) if name == "wrapped" else command
-        with running(argv, pass_fds=[60], preexec_fn=prepare, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as p:
-                code = p.wait(PATIENCE)
+        with running(
+            argv, pass_fds=[60], preexec_fn=prepare, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as p:
+            code = p.wait(PATIENCE)
         os.close(descriptor)
         os.close(60)
         assert code == 0
