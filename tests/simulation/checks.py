@@ -1,0 +1,196 @@
+"""What must be true of every history, checked at each change that could make it false."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dislock.errors import LockNotAcquiredError
+from dislock.protocol import LEAVE_SECONDS
+from dislock.steps import LINGER
+from tests.simulation.process import SUPERVISED, Process
+from tests.simulation.table import Call, Row, Table
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+#: Seconds that a wrapper which was stopped may need, once it goes on, to end a command that it should have ended.
+AFTER_A_PAUSE = 0.05
+#: Seconds by which timers of a process may be late, all in all.
+LATENESS = 0.1
+SECOND = 1_000_000
+
+
+class Violation(AssertionError):
+    """A history in which something was not as promised."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+
+
+class Grant:
+    """One acquisition, as the database made it; its holder may never hear of it."""
+
+    __slots__ = ("disturbed", "forced", "key", "lease", "process", "token")
+
+    def __init__(self, process: Process, key: str, token: int, *, lease: bool) -> None:
+        self.process = process
+        self.key = key
+        self.token = token
+        self.lease = lease
+        #: Others changed or removed its row, or locked it against its renewals; or the database's clock was set.
+        self.forced = False
+        self.disturbed = False
+
+
+class WatchedTable(Table):
+    """The model of the table, which tells the checks what is about to change."""
+
+    checks: Checks
+
+    def took(self, call: Call, row: Row, now: int) -> None:
+        self.checks.took(call, row, now)
+
+    def refused(self, call: Call, row: Row, now: int) -> None:
+        if row.holder is not None and row.holder.process is call.process:
+            call.process.refused_by_own.add(call.statement.key)
+
+    def moved(self, call: Call, row: Row, now: int) -> None:
+        self.checks.moved(call, row)
+
+
+class Checks:
+    """The invariants."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.last_token = 0
+        self.slots: dict[int, Process] = {}
+        self.ticks: dict[int, Process] = {}
+        self.lease_held_at = -1.0
+
+    def fail(self, invariant: str, text: str) -> None:
+        raise Violation(invariant, text)
+
+    # In the database
+
+    def took(self, call: Call, row: Row, now: int) -> None:
+        history = self.history
+        process, key = call.process, call.statement.key
+        lease = key == history.lease_key
+        if row.holder is not None:
+            self.overrun(row.holder, row, now, "when its row was taken over")
+        if lease:
+            if now <= self.last_token and not (history.stepped_back and history.forced):
+                self.fail("fencing", f"{process} was given {now} after {self.last_token}")
+            self.last_token = max(self.last_token, now)
+            self.lease_held_at = history.now
+        row.holder = Grant(process, key, now, lease=lease)
+        process.grants.append(row.holder)
+        history.stats.acquisitions += 1
+        history.trace("the database gives %s to %s at %d", key, process, now)
+
+    def moved(self, call: Call, row: Row) -> None:
+        grant, process = row.holder, call.process
+        own = grant is not None and grant.process is process
+        if own and grant.lease and process.protocol.token is not None:
+            own = grant.token == process.protocol.token
+        # A slot's end is the same for everyone: behind the back of its holder, its row can pass to a namesake.
+        if not own and not (self.history.slot_forced and call.statement.key == self.history.slot_key):
+            self.fail("another's row", f"{process} changed the row of {grant and grant.process}: {call.statement}")
+
+    def overrun(self, grant: Grant, row: Row, now: int, when: str) -> None:
+        """Whether a command of this grant runs although its row has ended."""
+        process = grant.process
+        if not process.running or grant is not process.lease or process.mode != SUPERVISED:
+            return
+        if process.dead or process.paused or grant.disturbed or row.holder is not grant:
+            return
+        over = (now - row.expire) / SECOND
+        if process.resumed >= 0.0:
+            over = min(over, self.history.now - process.resumed - AFTER_A_PAUSE)
+        if over > 0:
+            self.fail("past its expiry", f"{process} ran {over:.6f} s past the end of its row, {when}")
+
+    # At a process
+
+    def start(self, process: Process) -> None:
+        history = self.history
+        history.stats.runs += 1
+        slot = process.protocol.slot
+        if slot is not None and not history.slot_forced:
+            end = history.micros(slot.expires)
+            if end in self.slots:
+                self.fail("one start per slot", f"{process} and {self.slots[end]} both started in the slot to {end}")
+            self.slots[end] = process
+            self._tick(process, end)
+        self.still_own(process, "at its start")
+
+    def _tick(self, process: Process, end: int) -> None:
+        """Whoever starts when cron says so starts in that tick's slot."""
+        history = self.history
+        tick = process.tick
+        if tick is None or history.stepped or not history.clocks_agree or process.was_paused or history.given_slots:
+            return
+        if history.database_now() >= tick + history.gap - round(history.tolerance * SECOND):
+            return
+        if tick in self.ticks:
+            self.fail("one start per slot", f"{process} and {self.ticks[tick]} both started for the tick {tick}")
+        self.ticks[tick] = process
+        if end != tick + history.gap:
+            self.fail("one start per slot", f"{process}, started for the tick {tick}, took the slot to {end}")
+
+    def still_own(self, process: Process, when: str) -> bool:
+        grant = process.lease
+        if grant is None:
+            return True
+        row = self.history.table.rows.get(grant.key)
+        now = self.history.database_now()
+        if row is None or row.holder is not grant:
+            # Checked when it was taken; a row that was taken after its holder's command had ended is no matter.
+            if when == "at its start" and not (
+                grant.disturbed or process.was_paused or process.mode != SUPERVISED
+            ):
+                self.fail("past its expiry", f"{process} started its command although its lease is another's")
+            return False
+        self.overrun(grant, row, now, when)
+        return row.expire > now
+
+    def end(self, process: Process) -> None:
+        """The command ended; ``running`` is already false, and counts as true for this moment."""
+        process.running = True
+        process.own_at_end = self.still_own(process, "at its end")
+        process.running = False
+        if process.own_at_end and process.lease is not None:
+            self.lease_held_at = self.history.now
+
+    def exit(self, process: Process) -> None:
+        grant = process.lease
+        if process.loss is None and not process.own_at_end and not (process.unverified and grant.disturbed):
+            self.fail("every loss is told", f"{process} ended well, but at its command's end its row was not its own")
+        if process.loss is not None and process.own_at_end:
+            self.history.stats.cautious += 1
+
+    def refusal(self, process: Process, error: LockNotAcquiredError) -> None:
+        if error.key in process.refused_by_own and error.holder in (None, process.owner):
+            self.fail("refusals are true", f"{process} was refused by its own row, and says another holds it")
+
+    def leaves_in_time(self, process: Process, seconds: float, where: str, held: Any) -> None:
+        limit = LINGER + LATENESS + (LEAVE_SECONDS if where == "acquiring" else 0.0)
+        if seconds > limit:
+            self.fail("leaving", f"{process} was told to leave while {where}, and took {seconds:.3f} s")
+        if held:
+            self.fail("leaving", f"{process} was told to leave while {where}, and holds its locks")
+
+    def left_in_time(self, process: Process, seconds: float) -> None:
+        if seconds > LINGER + LEAVE_SECONDS + LATENESS:
+            self.fail("leaving", f"{process} took {seconds:.3f} s to leave")
+
+    def somebody_holds(self, since: float) -> None:
+        """Within one TTL after the last fault somebody takes the lease, or holds it still."""
+        history = self.history
+        row = history.table.rows.get(history.lease_key)
+        holder = row.holder.process if row is not None and row.holder is not None else None
+        if self.lease_held_at >= since or (holder is not None and holder.running and not holder.dead):
+            return
+        self.fail("somebody gets the lock", f"nobody did in {history.now - since:.3f} s after the last fault")

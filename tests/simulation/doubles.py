@@ -1,0 +1,231 @@
+"""Rules that are broken on purpose, one at a time: the simulation must catch each of them.
+
+The first group breaks the rule that an invariant rests on. The second puts back faults that the rules once had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dislock.errors import DatabaseUnavailableError, DislockError, LockNotAcquiredError, Loss, UnknownOutcomeError
+from dislock.lease import Lease, Terms
+from dislock.protocol import Make, Protocol, SlotPlan
+from dislock.slots import Slot
+from dislock.statements import GiveBackSlot, MoveExpiry
+from dislock.steps import Answer, Connect, Done, Execute, Failed, Failure, Steps, Wait
+from tests.simulation.checks import WatchedTable
+from tests.simulation.history import Rules
+from tests.simulation.table import Row
+
+
+class NoTolerance(Protocol):
+    """A host that is early takes the slot that is about to end."""
+
+    def _claim_slot(self, plan: SlotPlan, by: float) -> Steps[bool]:
+        return (yield from super()._claim_slot(replace(plan, tolerance=0.0), by))
+
+
+class SlotAlwaysGivenBack(Protocol):
+    """A slot is freed although its command was started."""
+
+    def release(self, *, started: bool = True) -> Steps[Loss | None]:
+        return (yield from super().release(started=False))
+
+
+class BeforeItsTick(WatchedTable):
+    """A slot that is given back ends now, even when its tick still lies ahead."""
+
+    def given_back(self, statement: GiveBackSlot, now: int) -> int:
+        return now
+
+
+class NoRoomForTheGrace(Lease):
+    """The lease is given up at its TTL, although a command must still be ended."""
+
+    @property
+    def stop_time(self) -> float:
+        return self._sent + self.terms.ttl
+
+
+class CountedFromTheAnswer(Lease):
+    """The time of a renewal counts from its answer instead of from before it was sent."""
+
+    def learn(self, answer: Answer, now: float) -> Loss | None:
+        if isinstance(answer, Done) and self._pending:
+            self._pending = (now, self._pending[1])
+        return super().learn(answer, now)
+
+
+class NameAlone(WatchedTable):
+    """A row that names the owner counts as one's own."""
+
+    def is_own(self, row: Row, statement: MoveExpiry, now: int) -> bool:
+        return row.value == statement.owner
+
+
+class ExpiryNotAsked(WatchedTable):
+    """A row that has ended may still be renewed by its last holder."""
+
+    def is_own(self, row: Row, statement: MoveExpiry, now: int) -> bool:
+        return row.value == statement.owner and row.expire in (*statement.known, statement.expires)
+
+
+class FreedToTheEpoch(Lease):
+    """A release forgets when the lease was acquired."""
+
+    def release(self, now: float, by: float) -> MoveExpiry:
+        return self._move(1, now, by)
+
+
+class ReleaseBelieved(Protocol):
+    """A release does not look whether there was anything to release."""
+
+    def _free(self, lease: Lease, begun: float, by: float) -> Steps[Loss | None]:
+        yield from super()._free(lease, begun, by)
+        return None
+
+
+class TakeoverTooLate(WatchedTable):
+    """A row that has ended is left alone for a minute."""
+
+    def is_free(self, row: Row, now: int) -> bool:
+        return row.expire <= now - 60_000_000 or row.expire == 1
+
+
+class SelfRefused(Protocol):
+    """A claim whose answer was lost counts as held by another when its repetition is refused."""
+
+    def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
+        error = yield from super()._refusal(key, by, slot)
+        if isinstance(error, UnknownOutcomeError):
+            return LockNotAcquiredError(str(error), key=key, holder=self._plan.owner)
+        return error
+
+
+class LeaveHeardInWaitsOnly(Protocol):
+    """A request to leave that comes during a renewal is not heard."""
+
+    def keep(self) -> Steps[Loss | None]:
+        lease = self.lease
+        assert lease is not None
+        while not (yield Wait(lease.next_renewal)).leave:
+            now = self._clock()
+            self.loss = lease.overdue(now)
+            if not self.loss:
+                answer = yield from self._ask(lease.renewal, lease.try_until(now))
+                self.loss = lease.learn(answer, self._clock())
+            if self.loss:
+                return self.loss
+        return None
+
+
+class LeaveLostWhileConnecting(Protocol):
+    """A request to leave that comes with a new connection is not passed on."""
+
+    def _reach(self, by: float) -> Steps[Failed | None]:
+        failures: list[Failure] = []
+        leave = False
+        for index, name in enumerate(self._plan.targets):
+            now = self._clock()
+            answer = yield Connect(index, now + (by - now) / (len(self._plan.targets) - index))
+            if isinstance(answer, Done):
+                self._connected = True
+                return None
+            failures.append(answer.failure if isinstance(answer, Failed) else Failure(name))
+            leave = answer.leave and index == len(self._plan.targets) - 1
+        return Failed(Failure("; ".join(failure.text for failure in failures)), leave)
+
+
+class EnteredTooLate(Protocol):
+    """A lease is entered however late its answer came."""
+
+    def _claim_lease(self, terms: Terms, by: float) -> Steps[bool]:
+        try:
+            return (yield from super()._claim_lease(terms, by))
+        except DatabaseUnavailableError:
+            if self.lease is None:
+                raise
+            return True
+
+
+class SelfRefusedAfterItsEnd(Protocol):
+    """A refusal in doubt is only unknown while the own row is alive."""
+
+    def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
+        ended: list[bool] = []
+        steps = super()._refusal(key, by, slot)
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                if isinstance(end.value, UnknownOutcomeError) and True in ended:
+                    return LockNotAcquiredError(str(end.value), key=key, holder=self._plan.owner)
+                error: DislockError = end.value
+                return error
+            answer = yield step
+            if isinstance(step, Execute) and isinstance(answer, Done):
+                ended.append(not answer.rows or answer.rows[0][1] <= answer.rows[0][2])
+
+
+class GivenBackTwice(Protocol):
+    """A give-back is repeated although it may have been carried out."""
+
+    def _insist(self, make: Make, by: float, *, repeat: bool = True) -> Steps[Answer]:
+        return (yield from super()._insist(make, by, repeat=True))
+
+
+class RenewedBeforeItsBeginning(Lease):
+    """After the database's clock was set back a renewal may end the row before its acquisition."""
+
+    def renewal(self, now: float, by: float) -> MoveExpiry:
+        expires = self._told + round((now - self._sent + self.terms.ttl) * 1_000_000)
+        while expires in self._known:
+            expires += 1
+        self._pending = (now, expires)
+        return self._move(expires, now, by)
+
+
+@dataclass(frozen=True)
+class Double:
+    """A broken rule, and the invariant that catches it."""
+
+    rules: Rules
+    caught_by: str
+
+
+def _protocol(rule: type[Protocol], caught_by: str) -> Double:
+    return Double(Rules(protocol=rule), caught_by)
+
+
+def _lease(rule: type[Lease], caught_by: str) -> Double:
+    return Double(Rules(lease=rule), caught_by)
+
+
+def _table(rule: type[WatchedTable], caught_by: str) -> Double:
+    return Double(Rules(table=rule), caught_by)
+
+
+BROKEN_FOR_AN_INVARIANT: dict[str, Double] = {
+    "no-tolerance": _protocol(NoTolerance, "one start per slot"),
+    "slot-always-given-back": _protocol(SlotAlwaysGivenBack, "one start per slot"),
+    "before-its-tick": _table(BeforeItsTick, "one start per slot"),
+    "no-room-for-the-grace": _lease(NoRoomForTheGrace, "past its expiry"),
+    "counted-from-the-answer": _lease(CountedFromTheAnswer, "past its expiry"),
+    "name-alone": _table(NameAlone, "another's row"),
+    "freed-to-the-epoch": _lease(FreedToTheEpoch, "fencing"),
+    "release-believed": _protocol(ReleaseBelieved, "every loss is told"),
+    "takeover-too-late": _table(TakeoverTooLate, "somebody gets the lock"),
+    "self-refused": _protocol(SelfRefused, "refusals are true"),
+}
+FORMER_FAULTS: dict[str, Double] = {
+    "leave-heard-in-waits-only": _protocol(LeaveHeardInWaitsOnly, "leaving"),
+    "leave-lost-while-connecting": _protocol(LeaveLostWhileConnecting, "leaving"),
+    "entered-too-late": _protocol(EnteredTooLate, "past its expiry"),
+    "self-refused-after-its-end": _protocol(SelfRefusedAfterItsEnd, "refusals are true"),
+    "given-back-twice": _protocol(GivenBackTwice, "another's row"),
+    "renewed-before-its-beginning": _lease(RenewedBeforeItsBeginning, "fencing"),
+}
+DOUBLES = {**BROKEN_FOR_AN_INVARIANT, **FORMER_FAULTS}

@@ -1,0 +1,339 @@
+"""One history: everything in it follows from its seed."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from random import Random
+from typing import Any
+
+from dislock.lease import Lease, Terms
+from dislock.protocol import Plan, Protocol, SlotPlan
+from dislock.slots import Schedule, Slot
+from dislock.statements import NEVER, to_micros, to_moment
+from tests.simulation.checks import SECOND, Checks, WatchedTable
+from tests.simulation.process import CONTINUES, LIBRARY, SUPERVISED, Host, Process
+from tests.simulation.server import CONNECT_FAULTS, EXECUTE_FAULTS, Server
+from tests.simulation.table import Row
+
+START = to_micros(datetime(2026, 3, 1, 3, 0, tzinfo=timezone.utc))
+#: More events than this mean that something turns in a circle.
+MOST_EVENTS = 200_000
+LEASE_KEY, SLOT_KEY = "cronjob-lock:lease:job", "cronjob-lock:schedule:job"
+BLOWS = ("crash", "crash after", "pause", "suspend", "signal")
+EPISODES = ("cut", "restart", "closed target", "clock", "force", "remove", "lock", "remove slot", "blow")
+MINUTELY = Schedule("* * * * *", "UTC")
+
+
+@dataclass
+class Rules:
+    """What is tried: the project's own rules, or a double with one of them broken."""
+
+    protocol: type[Protocol] = Protocol
+    table: type[WatchedTable] = WatchedTable
+    lease: type[Lease] = Lease
+
+
+@dataclass
+class Stats:
+    """What many histories had in them."""
+
+    histories: int = 0
+    steps: int = 0
+    events: int = 0
+    acquisitions: int = 0
+    runs: int = 0
+    warnings: int = 0
+    #: Losses that were told although the row was still there when the command ended: a lock lost on the way out, or
+    #: an answer that could not be told from a loss.
+    cautious: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)
+
+    def fault(self, kind: str) -> None:
+        self.faults[kind] += 1
+
+    def summary(self) -> str:
+        def listed(counted: Counter[str]) -> str:
+            return ", ".join(f"{name} {number}" for name, number in sorted(counted.items()))
+
+        return (
+            f"{self.histories} histories, {self.steps} steps, {self.acquisitions} acquisitions, {self.runs} runs\n"
+            f"faults, {self.faults.total()} in all: {listed(self.faults)}\n"
+            f"losses by reason: {listed(self.losses)} (with the row still there when the command ended: "
+            f"{self.cautious})\n"
+            f"endings: {listed(self.endings)}"
+        )
+
+
+class Ticks:
+    """A schedule with a tick at each multiple of ``gap`` microseconds."""
+
+    def __init__(self, gap: int) -> None:
+        self.gap = gap
+
+    def slot(self, now: datetime, *, session_zone: str, tolerance: float) -> Slot:
+        micros = to_micros(now)
+        tick = micros - micros % self.gap
+        if tick + self.gap - micros <= min(tolerance * SECOND, self.gap / 2):
+            tick += self.gap
+        gap = timedelta(microseconds=self.gap)
+        first = to_moment(tick)
+        assert first is not None
+        return Slot(first, first + gap, first + 2 * gap)
+
+    def tolerance(self, now: datetime, *, session_zone: str, tolerance: float) -> float:
+        return min(tolerance, self.gap / 2 / SECOND)
+
+
+class History:
+    """A database, hosts, processes, and what goes wrong. ``run`` raises ``Violation``."""
+
+    lease_key, slot_key = LEASE_KEY, SLOT_KEY
+    micros = staticmethod(to_micros)
+
+    def __init__(self, seed: int, rules: Rules, stats: Stats, *, verbose: bool = False) -> None:
+        # Neighbouring seeds must not begin alike.
+        rng = self.rng = Random(seed * 2_654_435_761 + 1)
+        self.rules, self.stats, self.verbose = rules, stats, verbose
+        self.now = 0.0
+        self.steps = self.serial = 0
+        self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.processes: list[Process] = []
+        self.step = 0
+        self.stepped = self.stepped_back = self.forced = self.slot_forced = False
+        self.checks = Checks(self)
+        self.table = rules.table()
+        self.table.checks = self.checks
+        self.server = Server(self, self.table)
+
+        choice, random = rng.choice, rng.random
+        strategy = choice(("lease", "lease", "lease", "schedule", "schedule", "both", "both"))
+        self.with_lease, self.with_slot = strategy != "schedule", strategy != "lease"
+        self.ttl = choice((1.0, 2.0, 3.0, 5.0, 8.0, 12.0))
+        self.interval = self.ttl * (0.1 + 0.9 * random())
+        self.grace = choice((0.0, 0.2, 1.0, 3.0, 10.0))
+        self.connect_timeout = choice((1.0, 3.0, 10.0))
+        self.targets = tuple(f"db{number}" for number in range(choice((1, 1, 2, 3))))
+        self.real_schedule = self.with_slot and random() < 0.03
+        gap = 60.0 if self.real_schedule else choice((6.0, 10.0, 20.0))
+        self.gap = round(gap * SECOND)
+        self.schedule: Any = MINUTELY if self.real_schedule else Ticks(self.gap)
+        self.asked_tolerance = choice((1.0, 2.0, 5.0))
+        self.tolerance = min(self.asked_tolerance, gap / 2)
+        self.given_slots = self.with_slot and random() < 0.2
+        self.clocks_agree = random() < 0.95
+        spread = self.tolerance * 0.9 if self.clocks_agree else gap
+        self.hosts = [
+            Host(spread * (2 * random() - 1), 2e-4 * (2 * random() - 1), 1000 * random())
+            for _ in range(choice((1, 2, 2, 3, 4)))
+        ]
+        self.modes = choice(((SUPERVISED,), (SUPERVISED,), (SUPERVISED, LIBRARY), (SUPERVISED, CONTINUES, LIBRARY)))
+        self.namesakes = random() < 0.3
+        self.latency = choice((0.0005, 0.002, 0.02))
+        self.rate = choice((0.0, 0.03, 0.1, 0.3))
+        self.connect_faults = rng.sample(CONNECT_FAULTS, choice((1, 2, 4)))
+        self.execute_faults = rng.sample(EXECUTE_FAULTS, choice((1, 2, 7)))
+        self.blows = choice((0.0, 0.1, 0.4))
+        self.unstartable = choice((0.0, 0.0, 0.2))
+        self.scale = self.ttl if self.with_lease else gap / 2
+        self.length = self.scale * choice((0.1, 0.5, 1.0, 2.0))
+        self.quiet = gap * choice((1.2, 2.3)) if self.with_slot else self.ttl * choice((2.0, 4.0))
+        self.calm = self.quiet
+        for _ in range(choice((0, 0, 1, 2, 4))):
+            self.at(self.quiet * random(), self.episode, choice(EPISODES))
+
+    # Time
+
+    def at(self, moment: float, action: Callable[..., None], *given: Any) -> None:
+        self.serial += 1
+        heapq.heappush(self.heap, (moment, self.serial, action, given))
+
+    def after(self, seconds: float, action: Callable[..., None], *given: Any) -> None:
+        self.serial += 1
+        heapq.heappush(self.heap, (self.now + seconds, self.serial, action, given))
+
+    def until(self, moment: float) -> None:
+        heap, pop = self.heap, heapq.heappop
+        events = 0
+        while heap and heap[0][0] <= moment:
+            self.now, _, action, given = pop(heap)
+            action(*given)
+            events += 1
+            if events > MOST_EVENTS:
+                raise AssertionError("the simulation does not come to an end")
+        self.stats.events += events
+        self.now = max(self.now, moment)
+
+    def database_now(self) -> int:
+        return START + self.step + int(self.now * SECOND)
+
+    def true_wall(self) -> float:
+        return START / SECOND + self.now
+
+    def calm_from(self, moment: float) -> None:
+        """A fault has effects until then."""
+        if moment > self.calm:
+            self.calm = moment
+
+    def trace(self, text: str, *given: Any) -> None:
+        if self.verbose:
+            print(f"{self.now:10.6f}  {text % given}")
+
+    # Chance
+
+    def strike(self) -> tuple[int, str]:
+        """At which of its steps something befalls a process, and what; 0: at none."""
+        if self.rng.random() < self.blows:
+            return self.rng.randrange(1, 16), self.rng.choice(BLOWS)
+        return 0, ""
+
+    def duration(self) -> float:
+        """How long a command runs."""
+        return min(self.length * self.rng.expovariate(1.0), 3 * self.scale)
+
+    # What happens
+
+    def run(self) -> None:
+        if self.with_slot:
+            self._ticks()
+        else:
+            for _ in range(self.rng.choice((2, 3, 4))):
+                self.at(self.ttl * self.rng.random(), self.contend)
+        self.until(self.quiet)
+        while self.now < self.calm:
+            self.until(self.calm)
+        if self.with_slot:
+            self._last_tick()
+        else:
+            self._last_lease()
+        self.until(self.now + 1e6)
+        self.stats.histories += 1
+        self.stats.steps += self.steps
+        if self.table.rows.get(LEASE_KEY) and not all(process.over for process in self.processes):
+            raise AssertionError("a process did not end")
+
+    def _ticks(self) -> None:
+        for number in range(round(self.quiet * SECOND) // self.gap + 1):
+            self.launch_tick(START + number * self.gap)
+
+    def launch_tick(self, tick: int) -> None:
+        """cron starts the job on each host when its own clock says so."""
+        for host in self.hosts:
+            moment = (tick - START) / SECOND - host.offset + 0.05 * self.rng.random()
+            if moment >= self.now:
+                self.at(moment, self.launch, host, tick)
+
+    def _last_tick(self) -> None:
+        ahead = self.now + self.tolerance + 1.0
+        tick = START + (int(ahead * SECOND) // self.gap + 1) * self.gap
+        self.launch_tick(tick)
+        self.until((tick + self.gap - START) / SECOND)
+        if self.with_lease or self.stepped or self.forced or not self.clocks_agree or self.given_slots:
+            return
+        if tick + self.gap not in self.checks.slots and not self.unstartable:
+            self.checks.fail("somebody gets the lock", f"nobody started in the slot of {tick}, long after all faults")
+
+    def _last_lease(self) -> None:
+        since = self.now
+        deadline = since + self.ttl * 1.01 + 0.5
+        while self.now < deadline and self.checks.lease_held_at < since:
+            self.contend()
+            self.until(self.now + self.ttl / 4)
+        if not self.stepped and not self.forced:
+            self.checks.somebody_holds(since)
+
+    def contend(self) -> None:
+        self.launch(self.rng.choice(self.hosts), None)
+
+    def launch(self, host: Host, tick: int | None) -> None:
+        rng = self.rng
+        mode = rng.choice(self.modes)
+        slot = None
+        delay = 0.0
+        if self.with_slot:
+            given = None
+            if self.given_slots and tick is not None:
+                end = to_moment(tick + self.gap)
+                assert end is not None
+                given = Slot(None, end)
+            slot = SlotPlan(SLOT_KEY, given, self.schedule, self.asked_tolerance)
+            if rng.random() < 0.3:
+                delay = (self.gap / SECOND - self.tolerance) * rng.random()
+        terms = None
+        if self.with_lease:
+            grace = self.grace if mode == SUPERVISED else None
+            terms = Terms(LEASE_KEY, "", self.ttl, self.interval, grace)
+        owner = "app:1" if self.namesakes else f"host:{len(self.processes)}"
+        if terms:
+            terms = Terms(LEASE_KEY, owner, self.ttl, self.interval, grace)
+        started = host.since + self.now * host.rate
+        Process(self, host, Plan(self.targets, owner, self.connect_timeout, started, delay, slot, terms), mode, tick)
+
+    def ended(self, process: Process) -> None:
+        if not self.with_slot and self.now < self.quiet:
+            self.after(self.ttl * self.rng.random() * 0.7, self.contend)
+
+    def episode(self, kind: str) -> None:
+        """Something goes wrong for a while."""
+        rng = self.rng
+        seconds = (0.1 + 2 * rng.random()) * self.scale
+        self.trace("episode: %s, %.3f s", kind, seconds)
+        if kind == "blow":
+            living = [process for process in self.processes if not process.over]
+            if living:
+                rng.choice(living).befall(rng.choice(BLOWS))
+            return
+        self.stats.fault("episode: " + kind)
+        if kind == "cut":
+            rng.choice(self.hosts).cut_until = self.now + seconds
+            self.calm_from(self.now + seconds)
+        elif kind == "restart":
+            self.server.restart(seconds / 4)
+            self.calm_from(self.now + seconds)
+        elif kind == "closed target":
+            self.server.closed[rng.randrange(len(self.targets))] = self.now + seconds
+        elif kind == "clock":
+            self.set_clock(round(seconds * SECOND) * rng.choice((1, -1)))
+        elif kind == "force":
+            self.force(LEASE_KEY)
+        elif kind == "remove":
+            self.remove(LEASE_KEY)
+        elif kind == "remove slot":
+            self.remove(SLOT_KEY)
+        else:
+            key = LEASE_KEY if self.with_lease else SLOT_KEY
+            self.server.lock(key, seconds / 2, rng.choice((None, None, self.force, self.remove)))
+            self.calm_from(self.now + seconds / 2)
+
+    def set_clock(self, micros: int) -> None:
+        self.step += micros
+        self.stepped = True
+        self.stepped_back = self.stepped_back or micros < 0
+        for process in self.processes:
+            for grant in process.grants:
+                grant.disturbed = True
+
+    def force(self, key: str) -> None:
+        row = self.table.rows.get(key)
+        if row is not None:
+            self._disturb(row, key)
+            row.holder = None
+            row.value = "operator"
+            late = round(self.scale * self.rng.random() * SECOND)
+            row.expire = NEVER if self.rng.random() < 0.05 else self.database_now() + late
+
+    def remove(self, key: str) -> None:
+        row = self.table.rows.pop(key, None)
+        if row is not None:
+            self._disturb(row, key)
+
+    def _disturb(self, row: Row, key: str) -> None:
+        self.forced = True
+        self.slot_forced = self.slot_forced or key == SLOT_KEY
+        if row.holder is not None:
+            row.holder.disturbed = row.holder.forced = True

@@ -1,0 +1,179 @@
+"""The simulated network and server: messages that are late or lost, connections that break, locks of other people."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dislock.steps import Failure
+from tests.simulation.table import Call, Table
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+    from tests.simulation.process import Process
+
+REFUSED = Failure("connection refused")
+DENIED = Failure("no such database", permanent=True)
+BROKEN = Failure("server closed the connection unexpectedly", broken=True)
+ERROR = Failure("out of memory")
+LOCKED = Failure("canceling statement due to lock timeout")
+
+CONNECT_FAULTS = ("refuse", "hang", "slow", "late")
+EXECUTE_FAULTS = ("cut before", "cut after", "hang before", "hang after", "executed late", "answered late", "error")
+
+
+class Link:
+    """One connection; it dies with the server that it was made to."""
+
+    __slots__ = ("alive", "epoch")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.alive = True
+
+
+class Server:
+    """One database and all that lies between it and the processes."""
+
+    def __init__(self, history: History, table: Table) -> None:
+        self.history = history
+        self.table = table
+        self.epoch = 0
+        self.down_until = -1.0
+        #: Targets that do not lead anywhere for now.
+        self.closed: dict[int, float] = {}
+        #: Rows locked by transactions that are not ours, and the statements that wait for them.
+        self.locked: dict[str, deque[Call]] = {}
+
+    def connect(self, process: Process, target: int, answer: Any) -> None:
+        history = self.history
+        now, random = history.now, history.rng.random
+        delay = history.latency * (0.5 + random())
+        fate = "ok"
+        if now < history.quiet:
+            if process.host.cut_until > now:
+                fate = "hang"
+            elif self.closed.get(target, 0.0) > now:
+                fate = "refuse" if target % 2 else "hang"
+            elif random() < history.rate:
+                fate = history.rng.choice(history.connect_faults)
+                history.stats.fault("connect: " + fate)
+        if fate == "hang":
+            return
+        if fate in ("slow", "late"):
+            delay += (random() if fate == "slow" else 1 + 10 * random()) * history.scale * 0.5
+        history.after(delay, self._accept, process, fate, answer)
+
+    def _accept(self, process: Process, fate: str, answer: Any) -> None:
+        if fate == "refuse" or self.history.now < self.down_until:
+            process.deliver(partial(answer, REFUSED))
+        else:
+            process.deliver(partial(answer, Link(self.epoch)))
+
+    def execute(self, process: Process, link: Link, statement: Any, answer: Any) -> None:
+        history = self.history
+        now, random = history.now, history.rng.random
+        call = Call(statement, process)
+        call.link, call.done, call.fate = link, answer, "ok"
+        delay = history.latency * (0.5 + random())
+        if now < history.quiet:
+            if process.host.cut_until > now:
+                # The network keeps what was sent, and may deliver it when it is whole again.
+                if random() < 0.5:
+                    return
+                call.fate = "hang after"
+                delay += process.host.cut_until - now
+                history.calm_from(now + delay)
+            elif random() < history.rate:
+                fate = call.fate = history.rng.choice(history.execute_faults)
+                history.stats.fault("execute: " + fate)
+                if fate == "hang before":
+                    return
+                if fate == "cut before":
+                    history.after(delay, self._answer, call, BROKEN)
+                    return
+                if fate == "error":
+                    history.after(2 * delay, self._answer, call, ERROR)
+                    return
+                if fate == "executed late":
+                    delay += (0.1 + 3 * random()) * history.scale
+                    history.calm_from(now + delay)
+        history.after(delay, self._arrive, call)
+
+    def _arrive(self, call: Call) -> None:
+        history = self.history
+        if call.link.epoch != self.epoch or history.now < self.down_until:
+            self._reply(call, BROKEN)
+            return
+        rows = self.table.begin(call, history.database_now())
+        if rows is None:
+            waiting = self.locked.get(call.statement.key)
+            if waiting is not None:
+                waiting.append(call)
+                self._limit(call)
+                return
+            rows = self.table.finish(call, history.database_now())
+        self._reply(call, rows)
+
+    def _limit(self, call: Call) -> None:
+        call.waits += 1
+        limit = int(call.statement.lock_timeout[:-2]) / 1000
+        self.history.calm_from(self.history.now + limit)
+        self.history.after(limit, self._lock_timeout, call, call.waits)
+
+    def _lock_timeout(self, call: Call, waits: int) -> None:
+        waiting = self.locked.get(call.statement.key)
+        if waiting is None or call.waits != waits or call not in waiting:
+            return
+        first = waiting[0] is call
+        waiting.remove(call)
+        self.history.stats.fault("lock timeout")
+        self._reply(call, LOCKED)
+        if first and waiting:
+            # The first in the queue waits for the transaction, the others for their turn: each wait has its own limit.
+            self._limit(waiting[0])
+
+    def _reply(self, call: Call, outcome: Any) -> None:
+        history = self.history
+        fate = call.fate
+        if fate == "hang after" or call.process.host.cut_until > history.now:
+            return
+        delay = history.latency * (0.5 + history.rng.random())
+        if fate == "cut after":
+            outcome = BROKEN
+        elif fate == "answered late":
+            delay += history.rng.random() * history.scale
+            history.calm_from(history.now + delay)
+        history.after(delay, self._answer, call, outcome)
+
+    def _answer(self, call: Call, outcome: Any) -> None:
+        call.process.deliver(partial(call.process.answered, call, outcome))
+
+    # What others do
+
+    def restart(self, seconds: float) -> None:
+        """All connections break, all transactions are undone, and for a while nobody answers."""
+        self.epoch += 1
+        self.down_until = self.history.now + seconds
+        for waiting in self.locked.values():
+            for call in waiting:
+                call.waits += 1
+                self._reply(call, BROKEN)
+        self.locked.clear()
+
+    def lock(self, key: str, seconds: float, then: Any) -> None:
+        """Somebody's transaction locks a row for a while, then commits ``then``, or nothing."""
+        if key not in self.locked:
+            self.locked[key] = deque()
+            self.history.after(seconds, self._unlock, key, then, self.epoch)
+
+    def _unlock(self, key: str, then: Any, epoch: int) -> None:
+        if epoch != self.epoch:
+            return
+        waiting = self.locked.pop(key)
+        if then is not None:
+            then(key)
+        for call in waiting:
+            call.waits += 1
+            self._reply(call, self.table.finish(call, self.history.database_now()))
