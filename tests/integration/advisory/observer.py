@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-_PATIENCE = 20.0
+_PATIENCE = 30.0
 
 
 class Observer:
