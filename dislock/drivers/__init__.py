@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
 
 #: Seconds that saying goodbye to the server may take.
 GOODBYE = 0.5
+#: The last part of ``steps.LINGER``, in seconds: the time for a statement to be called back, and to say so.
+RECALL = 0.4
 
 
 def clock() -> float:
@@ -31,3 +38,22 @@ def sever(descriptor: int) -> None:
     """Ends the traffic on a connection's socket, so that whoever waits for its answer is woken by its end."""
     with suppress(OSError), socket.socket(fileno=socket.dup(descriptor)) as double:
         double.shutdown(socket.SHUT_RDWR)
+
+
+def recall(connection: PGconn) -> None:
+    """Asks the server to drop the statement in flight; the statement's own answer tells whether it was.
+
+    Without that, one that waits for somebody's row lock would be carried out after whoever sent it has left, and take
+    a lock for nobody. In a daemon thread: the request is a connection of its own, which can hang as any other.
+    """
+    import psycopg
+
+    def ask() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        with suppress(psycopg.Error):
+            request.cancel()
+
+    # RuntimeError: no thread to be had.
+    with suppress(psycopg.Error, RuntimeError):
+        request = connection.get_cancel()
+        threading.Thread(target=ask, name="dislock-recall", daemon=True).start()

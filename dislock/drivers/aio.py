@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from dislock.database import Database
-from dislock.drivers import GOODBYE, clock, options, sever
+from dislock.drivers import GOODBYE, RECALL, clock, options, recall, sever
 from dislock.steps import LINGER, Answer, Connect, Done, Execute, Failed, Step, Steps, Unanswered, Wait
 
 T = TypeVar("T")
@@ -93,7 +93,10 @@ class Tasks:
             return await cursor.fetchall()
 
         task = _start(execute())
-        await run.wait(task, step.by, linger=LINGER)
+        await run.wait(task, step.by, linger=LINGER - RECALL)
+        if run.requested and not task.done():
+            recall(connection.pgconn)
+            await run.wait(task, step.by, linger=RECALL)
         if not task.done():
             self._connection = None
             await self._abandon(connection, task, run)
@@ -131,6 +134,11 @@ class _Run:
     def __init__(self, leave: Leave) -> None:
         self._leave = leave
         self.cancelled: asyncio.CancelledError | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether there is a request to leave that was not told yet."""
+        return self._leave.requested
 
     def told(self) -> bool:
         """Whether there was a request to leave; each request is told once."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from dislock.database import Database
-from dislock.drivers import GOODBYE, clock, options, sever
+from dislock.drivers import GOODBYE, RECALL, clock, options, recall, sever
 from dislock.statements import Statement
 from dislock.steps import (
     LINGER,
@@ -104,7 +104,10 @@ class Threads:
         link, table = self._link, self._table
         assert link is not None
         call = link.submit(lambda: link.execute(step.statement, table))
-        self._wait(run, step.by, lambda: call.done, linger=LINGER)
+        self._wait(run, step.by, lambda: call.done, linger=LINGER - RECALL)
+        if run.leave.requested and not call.done:
+            link.recall()
+            self._wait(run, step.by, lambda: call.done, linger=RECALL)
         if call.done and call.error is None:
             return Done(tuple(call.result), run.told())
         broken = not call.done or link.broken
@@ -190,6 +193,11 @@ class _Link:
     @property
     def broken(self) -> bool:
         return self._connection is None or self._connection.closed
+
+    def recall(self) -> None:
+        """Asks the server to drop the statement in flight."""
+        assert self._connection is not None
+        recall(self._connection.pgconn)
 
     def close(self) -> None:
         """Says goodbye to the server, and waits a moment for the thread to be gone."""
