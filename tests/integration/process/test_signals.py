@@ -47,7 +47,7 @@ def test_signals_that_ask_to_end_go_to_the_whole_group(number: signal.Signals, t
         wrapper.send_signal(number)
         wait_words(tmp_path / "leader", number.name)
         wait_words(tmp_path / "member", number.name)
-        os.kill(leader, signal.SIGKILL)
+        os.killpg(leader, signal.SIGKILL)
         assert wrapper.wait(PATIENCE) == 128 + signal.SIGKILL
 
 
@@ -60,7 +60,7 @@ def test_messages_go_to_the_command_alone(tmp_path: Path) -> None:
         wrapper.send_signal(signal.SIGTERM)
         wait_words(tmp_path / "member", "SIGTERM")
         assert words(tmp_path / "member")[2:] == ["SIGTERM"]
-        os.kill(leader, signal.SIGKILL)
+        os.killpg(leader, signal.SIGKILL)
         assert wrapper.wait(PATIENCE) == 128 + signal.SIGKILL
 
 

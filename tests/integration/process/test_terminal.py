@@ -131,6 +131,30 @@ def test_key_reaches_the_command_once_and_kill_is_passed_on(shell: Terminal, tmp
     os.kill(member, signal.SIGKILL)
 
 
+def test_key_in_the_moment_of_the_fork(tmp_path: Path) -> None:
+    """The terminal's signal came when there was no command yet to get its share of it: it is passed on."""
+    code = """
+import signal, sys, time
+from pathlib import Path
+from dislock import children, runner
+spawn = children.Child._spawn
+def late(self, *args):
+    Path(sys.argv[1]).touch()
+    while signal.SIGINT not in signal.sigpending():
+        time.sleep(0.01)
+    return spawn(self, *args)
+children.Child._spawn = late
+with runner.Signals() as signals:
+    ended = runner.supervise(["sleep", "60"], environment=None, signals=signals, subscribe=None, kill_grace=1)
+Path(sys.argv[2]).write_text(f"{ended.code} {ended.interrupted}")
+"""
+    forking, result = tmp_path / "forking", tmp_path / "result"
+    with terminal(sys.executable, "-c", code, str(forking), str(result)) as opened:
+        eventually(forking.exists)
+        opened.type(CTRL_C)
+        eventually(lambda: words(result) == ["130", "True"])
+
+
 def test_stop_and_foreground_again(shell: Terminal, tmp_path: Path) -> None:
     report = tmp_path / "report"
     shell.line(shlex.join(driver(*witness(tmp_path, "SIGINT"), report=report)))
