@@ -15,7 +15,7 @@ import pytest
 from tests.integration.advisory.actors import sqlalchemy_url
 from tests.integration.advisory.observer import Observer
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 WORKERS = 8
 PROGRAM = "tests.integration.advisory.increments"
