@@ -215,8 +215,9 @@ class Protocol:
         answer = yield from self._insist(lambda *_: Inspect(key), by)
         row = answer.rows[0] if isinstance(answer, Done) and answer.rows else None
         holder, ends, now = row or (None, None, None)
-        # The refusal may have come from our own row, taken by the claim whose answer was lost and over by now.
-        if doubtful and holder in (None, self._plan.owner):
+        # The refusal may have come from our own row, taken by the claim whose answer was lost and over by now; whoever
+        # holds another slot since then says nothing about this one.
+        if doubtful and (holder in (None, self._plan.owner) or (slot and ends != to_micros(slot.expires))):
             return self._unknown(f"the row of {key} names {holder or 'nobody that could be read'}")
         until = (ends and to_moment(ends)) or "infinity"
         if slot and now and to_micros(slot.expires) <= now:

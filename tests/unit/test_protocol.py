@@ -335,6 +335,19 @@ def test_a_claim_refused_by_its_own_row_that_has_ended_since_is_unknown_too() ->
             script.run(script.protocol.acquire())
 
 
+def test_a_refusal_in_doubt_is_only_plain_when_another_holds_that_very_slot() -> None:
+    """The own lost claim may have taken the slot; another who took the next one says nothing about this one."""
+    for now in (NOW, to_micros(SLOT.expires) + 1):
+        later = Done((("other:7", to_micros(SLOT.following or T0), now),))
+        script = Script(plan(slot=slot_plan()), rows(BROKEN, NONE, later))
+        with pytest.raises(UnknownOutcomeError):
+            script.run(script.protocol.acquire())
+    same = Done((("other:7", to_micros(SLOT.expires), NOW),))
+    script = Script(plan(slot=slot_plan()), rows(BROKEN, NONE, same))
+    with pytest.raises(LockNotAcquiredError):
+        script.run(script.protocol.acquire())
+
+
 def test_a_lease_whose_answer_came_too_late_is_not_entered_and_freed() -> None:
     def answer(step: Step) -> Answer | None:
         if isinstance(step, Execute) and isinstance(step.statement, ClaimLease):
