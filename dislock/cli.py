@@ -85,8 +85,10 @@ def _under_locks(settings: Settings, signals: Signals, started: float, logger: L
     from dislock.command import run_held
     from dislock.session import Holding
 
-    holding = Holding(settings.context, settings.strategies, supervised=True, started=started)
+    context = settings.context
+    holding = Holding(context, settings.strategies, supervised=True, started=started)
     signals.on_early(holding.request_leave)
+    logger.debug("asking for %s of %r as %s", ", ".join(settings.strategies), context.lock_key, context.owner)
     if not holding.acquire():
         # A signal is the only thing that asks to leave.
         assert signals.received is not None
