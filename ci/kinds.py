@@ -19,6 +19,11 @@ FOLDERS = ("unit", "integration", "simulation", "faults", "artifact", "image")
 KINDS = ("lint", "types", *FOLDERS, "demo", "minimum", "pythons")
 FAST = ("lint", "types", "unit", "integration", "simulation")
 LIMIT_SECONDS = 1500.0
+#: A test that hangs fails, and the others go on.
+TEST_SECONDS = 180
+#: Tests against a server mostly wait, so more of them than processors run at once. Those of faults and artifacts load
+#: the machine or measure time, and run one after another.
+AT_ONCE = {"integration": 4}
 #: pytest exits with this when it collected nothing.
 NO_TESTS = 5
 
@@ -85,9 +90,10 @@ def _folder(kind: str, python: Path, options: Options, label: str = "") -> Itera
 def _pytest(name: str, python: Path, folders: Sequence[str], options: Options) -> Outcome:
     report = LOGS / f"{name}-{os.getpid()}.xml"
     selection = ["-m", "not slow"] if options.fast else []
+    at_once = max(AT_ONCE.get(Path(folder).name, 0) for folder in folders)
     command = [
         *(str(python), "-m", "pytest", *folders, "-v", "--color=no", f"--junitxml={report}"),
-        *("-o", "console_output_style=count", "-o", "faulthandler_timeout=300", *selection, *options.pytest),
+        *(f"--timeout={TEST_SECONDS}", f"--numprocesses={at_once}", "--dist=worksteal", *selection, *options.pytest),
     ]
     try:
         code, log = run(name, command, LIMIT_SECONDS)

@@ -25,6 +25,12 @@ __all__ = ["BIN", "SERVER_USER", "Postgres", "free_port"]
 SOCKET_FOLDER_BYTES = 103 - len("/.s.PGSQL.65535.lock")
 #: How long a stop may take before the server is killed.
 STOP_SECONDS = 15
+#: Stops the server and removes its folder as soon as its standard input ends, which it does with the tests' process.
+KEEPER = """
+read -r _
+[ ! -e "$1/data/postmaster.pid" ] || "$2" -D "$1/data" -w -s -m immediate stop
+rm -rf "$1" "$3"
+"""
 
 
 def free_port() -> int:
@@ -59,6 +65,7 @@ class Postgres:
         self.data = self._folder / "data"
         self.port = free_port()
         self._started = False
+        self._keeper = self._keep()
         self.fill(base)
         self.configure(
             {
@@ -75,6 +82,19 @@ class Postgres:
     def fill(self, base: Path | None) -> None:
         """Makes the data folder."""
         self.program("cp", "-a", str(base or _template(self._programs)), str(self.data))
+
+    def _keep(self) -> subprocess.Popen[bytes]:
+        pg_ctl = self._programs / "pg_ctl"
+        return subprocess.Popen(
+            ["/bin/sh", "-c", KEEPER, "keeper", str(self._folder), str(pg_ctl), str(self._sockets)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            # An interrupt from the terminal is for the tests, which then end.
+            start_new_session=True,
+            **installed.identity(),
+        )
 
     def give(self, path: Path) -> None:
         """Makes a file or folder the server's own."""
@@ -173,6 +193,9 @@ class Postgres:
         self._remove()
 
     def _remove(self) -> None:
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+        self._keeper.wait()
         for folder in {self._folder, self._sockets}:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -180,13 +203,9 @@ class Postgres:
 def _run(
     programs: Path, name: str, *arguments: str, folder: Path, timeout: float | None = STOP_SECONDS * 4
 ) -> subprocess.CompletedProcess[str]:
-    account = installed.account()
     path = programs / name
     return subprocess.run(
         [str(path) if path.exists() else name, *arguments],
-        user=account and account.pw_uid,
-        group=account and account.pw_gid,
-        extra_groups=[] if account else None,
         cwd=folder,
         # libpq's variables would lead psql and pg_ctl elsewhere; messages are compared, so they are English.
         env={**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "LC_ALL": "C", "HOME": str(folder)},
@@ -196,6 +215,7 @@ def _run(
         text=True,
         timeout=timeout,
         check=False,
+        **installed.identity(),
     )
 
 

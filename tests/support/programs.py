@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
+from typing import TypedDict
 
 with warnings.catch_warnings():
     # Its import asks for a runtime folder and warns where XDG_RUNTIME_DIR is not set; nothing here uses that folder.
@@ -28,6 +29,18 @@ SERVER_USER = "nobody"
 def account() -> pwd.struct_passwd | None:
     """Whom to run PostgreSQL's programs as: None stands for the caller, who is not root."""
     return pwd.getpwnam(SERVER_USER) if os.geteuid() == 0 else None
+
+
+class Identity(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def identity() -> Identity:
+    """Arguments for ``subprocess`` that run a program as that account."""
+    them = account()
+    return {"user": them.pw_uid, "group": them.pw_gid, "extra_groups": []} if them else {}
 
 
 @functools.cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +15,12 @@ import psutil
 import psycopg
 import pytest
 
+from ci.environments import ROOT
 from tests.support import postgres, statements
 from tests.support.postgres import Postgres
 from tests.support.replicas import Pair
 from tests.support.tls import Authority, TlsServer, tls_server
+from tests.support.wait import until
 
 pytestmark = pytest.mark.integration
 
@@ -121,3 +125,20 @@ def test_a_standby_follows_and_is_promoted() -> None:
         with psycopg.connect(pair.url(), autocommit=True) as connection:
             assert connection.info.port == pair.standby.port
             connection.execute("DROP TABLE followed")
+
+
+LEFT_ALONE = """
+import os, signal
+from tests.support.postgres import Postgres
+server = Postgres().__enter__()
+print(server.pid, server.data, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_server_does_not_outlive_killed_tests() -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT_ALONE], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    pid, data = done.stdout.split()
+    until(lambda: not Path(data).parent.exists(), what="the end of the server's folder")
+    assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
