@@ -3,7 +3,7 @@ of its own.
 
 It exists so that the rules can be tried against thousands of histories of failing networks, clocks and processes. The
 rules see no difference: a request to leave is told once, ends a ``Wait`` or a ``Connect`` at once, and lets an
-``Execute`` in flight have ``LINGER`` seconds more.
+``Execute`` in flight have ``LINGER`` seconds more. Before its time is up a statement is called back.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from dislock.drivers import RECALL
 from dislock.errors import DislockError
 from dislock.statements import Statement
 from dislock.steps import (
@@ -32,7 +33,7 @@ Rows = tuple[tuple[Any, ...], ...]
 
 
 class World(Protocol):
-    """What is simulated. No callback is made before the method that was given it has returned."""
+    """What is simulated. Before one of these methods has returned, it calls nothing of the driver's."""
 
     def clock(self) -> float:
         """Seconds on the clock of the process."""
@@ -45,6 +46,9 @@ class World(Protocol):
 
     def execute(self, link: object, statement: Statement, answer: Callable[[Rows | Failure], None]) -> None:
         """Answers with rows, with a ``Failure``, or never."""
+
+    def recall(self, link: object) -> None:
+        """Asks the server to drop the statement in flight; the statement's own answer tells whether it was."""
 
     def abandon(self, link: object) -> None:
         """The process closes its end of the link; what was sent may still arrive."""
@@ -81,9 +85,18 @@ class Simulated:
         if leave is not self._leave or self._step is None:
             return
         if isinstance(self._step, Execute):
-            self._world.call_at(self._world.clock() + LINGER, partial(self._over, self._turn))
+            self._linger()
         else:
             self._over(self._turn)
+
+    def _linger(self) -> None:
+        now = self._world.clock()
+        self._world.call_at(now + LINGER - RECALL, partial(self._recall, self._turn))
+        self._world.call_at(now + LINGER, partial(self._over, self._turn))
+
+    def _recall(self, turn: int) -> None:
+        if turn == self._turn and self._step is not None and self._link is not None:
+            self._world.recall(self._link)
 
     def _go(self, answer: Answer | None) -> None:
         steps = self._steps
@@ -120,9 +133,12 @@ class Simulated:
             world.call_at(step.by, partial(self._over, self._turn))
         elif isinstance(step, Execute):
             assert self._link is not None
-            by = min(step.by, world.clock() + LINGER) if self._leave.requested else step.by
             world.execute(self._link, step.statement, partial(self._executed, self._turn))
-            world.call_at(by, partial(self._over, self._turn))
+            recall = step.by - min(RECALL, (step.by - world.clock()) / 20)
+            world.call_at(recall, partial(self._recall, self._turn))
+            world.call_at(step.by, partial(self._over, self._turn))
+            if self._leave.requested:
+                self._linger()
         else:
             self._drop()
             return Done(leave=self._told())

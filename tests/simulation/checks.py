@@ -31,16 +31,17 @@ class Violation(AssertionError):
 class Grant:
     """One acquisition, as the database made it; its holder may never hear of it."""
 
-    __slots__ = ("disturbed", "forced", "key", "lease", "process", "token")
+    __slots__ = ("disturbed", "key", "lease", "process", "returned", "token")
 
     def __init__(self, process: Process, key: str, token: int, *, lease: bool) -> None:
         self.process = process
         self.key = key
         self.token = token
         self.lease = lease
-        #: Others changed or removed its row, or locked it against its renewals; or the database's clock was set.
-        self.forced = False
+        #: Others changed or removed its row, or the database's clock was set.
         self.disturbed = False
+        #: Its holder gave it back.
+        self.returned = False
 
 
 class WatchedTable(Table):
@@ -53,7 +54,7 @@ class WatchedTable(Table):
 
     def refused(self, call: Call, row: Row, now: int) -> None:
         if row.holder is not None and row.holder.process is call.process:
-            call.process.refused_by_own.add(call.statement.key)
+            call.process.refused_by_own[call.statement.key] = getattr(call.statement, "expires", None)
 
     def moved(self, call: Call, row: Row, now: int) -> None:
         self.checks.moved(call, row)
@@ -95,8 +96,13 @@ class Checks:
         own = grant is not None and grant.process is process
         if own and grant.lease and process.protocol.token is not None:
             own = grant.token == process.protocol.token
-        # A slot's end is the same for everyone: behind the back of its holder, its row can pass to a namesake.
-        if not own and not (self.history.slot_forced and call.statement.key == self.history.slot_key):
+        if call.statement.key == self.history.slot_key:
+            # A slot's end is the same for everyone: behind the back of its holder, its row can pass to a namesake. And
+            # a namesake who took the coming tick and gave it back leaves the row as it was before.
+            own = own or self.history.slot_forced or (grant is not None and grant.returned)
+            if grant is not None:
+                grant.returned = True
+        if not own:
             self.fail("another's row", f"{process} changed the row of {grant and grant.process}: {call.statement}")
 
     def overrun(self, grant: Grant, row: Row, now: int, when: str) -> None:
@@ -148,9 +154,7 @@ class Checks:
         now = self.history.database_now()
         if row is None or row.holder is not grant:
             # Checked when it was taken; a row that was taken after its holder's command had ended is no matter.
-            if when == "at its start" and not (
-                grant.disturbed or process.was_paused or process.mode != SUPERVISED
-            ):
+            if when == "at its start" and not (grant.disturbed or process.was_paused or process.mode != SUPERVISED):
                 self.fail("past its expiry", f"{process} started its command although its lease is another's")
             return False
         self.overrun(grant, row, now, when)
@@ -172,7 +176,12 @@ class Checks:
             self.history.stats.cautious += 1
 
     def refusal(self, process: Process, error: LockNotAcquiredError) -> None:
-        if error.key in process.refused_by_own and error.holder in (None, process.owner):
+        """Whoever was refused by the row that its own lost claim made must not say that another has the lock."""
+        if error.key not in process.refused_by_own:
+            return
+        wanted = process.refused_by_own[error.key]
+        same = wanted is None or (error.expires_at is not None and self.history.micros(error.expires_at) == wanted)
+        if error.holder in (None, process.owner) or not same:
             self.fail("refusals are true", f"{process} was refused by its own row, and says another holds it")
 
     def leaves_in_time(self, process: Process, seconds: float, where: str, held: Any) -> None:

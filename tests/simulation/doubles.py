@@ -5,7 +5,6 @@ The first group breaks the rule that an invariant rests on. The second puts back
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -170,6 +169,16 @@ class SelfRefusedAfterItsEnd(Protocol):
                 ended.append(not answer.rows or answer.rows[0][1] <= answer.rows[0][2])
 
 
+class RefusedByTheNextSlot(Protocol):
+    """A refusal in doubt is plain when another has taken the next slot meanwhile."""
+
+    def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
+        error = yield from super()._refusal(key, by, slot)
+        if isinstance(error, UnknownOutcomeError) and f"names {self._plan.owner}" not in str(error):
+            return LockNotAcquiredError(str(error), key=key, holder="another")
+        return error
+
+
 class GivenBackTwice(Protocol):
     """A give-back is repeated although it may have been carried out."""
 
@@ -225,6 +234,7 @@ FORMER_FAULTS: dict[str, Double] = {
     "leave-lost-while-connecting": _protocol(LeaveLostWhileConnecting, "leaving"),
     "entered-too-late": _protocol(EnteredTooLate, "past its expiry"),
     "self-refused-after-its-end": _protocol(SelfRefusedAfterItsEnd, "refusals are true"),
+    "refused-by-the-next-slot": _protocol(RefusedByTheNextSlot, "refusals are true"),
     "given-back-twice": _protocol(GivenBackTwice, "another's row"),
     "renewed-before-its-beginning": _lease(RenewedBeforeItsBeginning, "fencing"),
 }

@@ -24,7 +24,7 @@ START = to_micros(datetime(2026, 3, 1, 3, 0, tzinfo=timezone.utc))
 MOST_EVENTS = 200_000
 LEASE_KEY, SLOT_KEY = "cronjob-lock:lease:job", "cronjob-lock:schedule:job"
 BLOWS = ("crash", "crash after", "pause", "suspend", "signal")
-EPISODES = ("cut", "restart", "closed target", "clock", "force", "remove", "lock", "remove slot", "blow")
+EPISODES = ("cut", "restart", "closed target", "clock", "force", "remove", "lock", "table lock", "remove slot", "blow")
 MINUTELY = Schedule("* * * * *", "UTC")
 
 
@@ -114,7 +114,7 @@ class History:
         choice, random = rng.choice, rng.random
         strategy = choice(("lease", "lease", "lease", "schedule", "schedule", "both", "both"))
         self.with_lease, self.with_slot = strategy != "schedule", strategy != "lease"
-        self.ttl = choice((1.0, 2.0, 3.0, 5.0, 8.0, 12.0))
+        self.ttl = choice((1.0, 1.0, 2.0, 3.0, 5.0, 12.0))
         self.interval = self.ttl * (0.1 + 0.9 * random())
         self.grace = choice((0.0, 0.2, 1.0, 3.0, 10.0))
         self.connect_timeout = choice((1.0, 3.0, 10.0))
@@ -133,13 +133,13 @@ class History:
             for _ in range(choice((1, 2, 2, 3, 4)))
         ]
         self.modes = choice(((SUPERVISED,), (SUPERVISED,), (SUPERVISED, LIBRARY), (SUPERVISED, CONTINUES, LIBRARY)))
-        self.namesakes = random() < 0.3
+        self.namesakes = random() < 0.4
         self.latency = choice((0.0005, 0.002, 0.02))
-        self.rate = choice((0.0, 0.03, 0.1, 0.3))
+        self.rate = choice((0.0, 0.05, 0.2, 0.4))
         self.connect_faults = rng.sample(CONNECT_FAULTS, choice((1, 2, 4)))
         self.execute_faults = rng.sample(EXECUTE_FAULTS, choice((1, 2, 7)))
         self.blows = choice((0.0, 0.1, 0.4))
-        self.unstartable = choice((0.0, 0.0, 0.2))
+        self.unstartable = choice((0.0, 0.0, 0.4))
         self.scale = self.ttl if self.with_lease else gap / 2
         self.length = self.scale * choice((0.1, 0.5, 1.0, 2.0))
         self.quiet = gap * choice((1.2, 2.3)) if self.with_slot else self.ttl * choice((2.0, 4.0))
@@ -305,6 +305,9 @@ class History:
             self.remove(LEASE_KEY)
         elif kind == "remove slot":
             self.remove(SLOT_KEY)
+        elif kind == "table lock":
+            self.server.lock_table(seconds)
+            self.calm_from(self.now + seconds)
         else:
             key = LEASE_KEY if self.with_lease else SLOT_KEY
             self.server.lock(key, seconds / 2, rng.choice((None, None, self.force, self.remove)))
@@ -319,8 +322,9 @@ class History:
                 grant.disturbed = True
 
     def force(self, key: str) -> None:
+        """An operator takes the row; not while another transaction has it locked."""
         row = self.table.rows.get(key)
-        if row is not None:
+        if row is not None and key not in self.server.locked and self.server.table_lock is None:
             self._disturb(row, key)
             row.holder = None
             row.value = "operator"
@@ -328,12 +332,13 @@ class History:
             row.expire = NEVER if self.rng.random() < 0.05 else self.database_now() + late
 
     def remove(self, key: str) -> None:
-        row = self.table.rows.pop(key, None)
-        if row is not None:
+        row = self.table.rows.get(key)
+        if row is not None and key not in self.server.locked and self.server.table_lock is None:
+            del self.table.rows[key]
             self._disturb(row, key)
 
     def _disturb(self, row: Row, key: str) -> None:
         self.forced = True
         self.slot_forced = self.slot_forced or key == SLOT_KEY
         if row.holder is not None:
-            row.holder.disturbed = row.holder.forced = True
+            row.holder.disturbed = True

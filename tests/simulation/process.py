@@ -75,7 +75,7 @@ class Process:
         self.run_serial = 0
         #: What the database gave to this process, known to the simulation alone.
         self.grants: list[Any] = []
-        self.refused_by_own: set[str] = set()
+        self.refused_by_own: dict[str, int | None] = {}
         self.lease: Any = None
         self.own_at_end = True
         self.unverified = False
@@ -116,11 +116,14 @@ class Process:
             self.history.trace("%s sends %s", self, statement)
             self.history.server.execute(self, link, statement, answer)
 
+    def recall(self, link: Any) -> None:
+        self.history.server.recall(self, link)
+
     def abandon(self, link: Any) -> None:
         link.alive = False
 
     def deliver(self, callback: Callable[[], None]) -> None:
-        if self.dead:
+        if self.over:
             return
         if self.paused:
             self.deferred.append(callback)
@@ -153,7 +156,8 @@ class Process:
             history.at(history.now, self.crash)
         elif blow == "signal":
             history.stats.fault("signal")
-            self.deliver(self.signal)
+            # Not in the midst of the step.
+            history.at(history.now, self.deliver, self.signal)
         else:
             self.pause((0.05 + 2 * history.rng.random()) * history.scale, whole=blow == "suspend")
 
@@ -218,9 +222,7 @@ class Process:
             self.finish("signalled")
             return
         if self.protocol.lease:
-            self.lease = next(
-                (g for g in reversed(self.grants) if g.lease and g.token == self.protocol.token), None
-            )
+            self.lease = next((g for g in reversed(self.grants) if g.lease and g.token == self.protocol.token), None)
             self.driver.run(self.protocol.keep(), self.keeping, self.keeper_over)
         history.at(history.now + 0.01 * history.rng.random(), self.deliver, self.start_command)
 
@@ -297,6 +299,8 @@ class Process:
 
     def keeper_stuck(self) -> None:
         if not self.kept and not self.over:
+            if not self.was_paused:
+                self.history.checks.leaves_in_time(self, STOP_SECONDS, "renewing", False)
             self.report(Loss(LossReason.UNCONFIRMED, "its renewal could not be stopped"))
             self.finish(self.code)
 

@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dislock.statements import ReadClock
 from dislock.steps import Failure
 from tests.simulation.table import Call, Table
 
@@ -18,6 +19,7 @@ DENIED = Failure("no such database", permanent=True)
 BROKEN = Failure("server closed the connection unexpectedly", broken=True)
 ERROR = Failure("out of memory")
 LOCKED = Failure("canceling statement due to lock timeout")
+RECALLED = Failure("canceling statement due to user request")
 
 CONNECT_FAULTS = ("refuse", "hang", "slow", "late")
 EXECUTE_FAULTS = ("cut before", "cut after", "hang before", "hang after", "executed late", "answered late", "error")
@@ -26,11 +28,13 @@ EXECUTE_FAULTS = ("cut before", "cut after", "hang before", "hang after", "execu
 class Link:
     """One connection; it dies with the server that it was made to."""
 
-    __slots__ = ("alive", "epoch")
+    __slots__ = ("alive", "epoch", "waiting")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.alive = True
+        #: Its statement that waits for a lock.
+        self.waiting: Call | None = None
 
 
 class Server:
@@ -45,6 +49,8 @@ class Server:
         self.closed: dict[int, float] = {}
         #: Rows locked by transactions that are not ours, and the statements that wait for them.
         self.locked: dict[str, deque[Call]] = {}
+        #: The statements that wait for the lock on the whole table, if somebody has it.
+        self.table_lock: list[Call] | None = None
 
     def connect(self, process: Process, target: int, answer: Any) -> None:
         history = self.history
@@ -106,6 +112,15 @@ class Server:
         if call.link.epoch != self.epoch or history.now < self.down_until:
             self._reply(call, BROKEN)
             return
+        if self.table_lock is not None and not isinstance(call.statement, ReadClock):
+            # No statement can set its own lock_timeout before it has this one.
+            self.table_lock.append(call)
+            call.link.waiting = call
+            return
+        self._begin(call)
+
+    def _begin(self, call: Call) -> None:
+        history = self.history
         rows = self.table.begin(call, history.database_now())
         if rows is None:
             waiting = self.locked.get(call.statement.key)
@@ -116,20 +131,38 @@ class Server:
             rows = self.table.finish(call, history.database_now())
         self._reply(call, rows)
 
+    def recall(self, process: Process, link: Link) -> None:
+        """A request on a connection of its own, which can be lost as any other."""
+        history = self.history
+        if process.host.cut_until <= history.now and history.rng.random() >= history.rate:
+            history.after(history.latency * (1 + history.rng.random()), self._recall, link)
+
+    def _recall(self, link: Link) -> None:
+        call = link.waiting
+        if call is None or link.epoch != self.epoch:
+            return
+        if self.table_lock is not None and call in self.table_lock:
+            self.table_lock.remove(call)
+            self.history.stats.fault("recalled")
+            self._reply(call, RECALLED)
+        else:
+            self._stop_waiting(call, call.waits, RECALLED)
+
     def _limit(self, call: Call) -> None:
+        call.link.waiting = call
         call.waits += 1
         limit = int(call.statement.lock_timeout[:-2]) / 1000
         self.history.calm_from(self.history.now + limit)
-        self.history.after(limit, self._lock_timeout, call, call.waits)
+        self.history.after(limit, self._stop_waiting, call, call.waits, LOCKED)
 
-    def _lock_timeout(self, call: Call, waits: int) -> None:
+    def _stop_waiting(self, call: Call, waits: int, why: Failure) -> None:
         waiting = self.locked.get(call.statement.key)
         if waiting is None or call.waits != waits or call not in waiting:
             return
         first = waiting[0] is call
         waiting.remove(call)
-        self.history.stats.fault("lock timeout")
-        self._reply(call, LOCKED)
+        self.history.stats.fault("lock timeout" if why is LOCKED else "recalled")
+        self._reply(call, why)
         if first and waiting:
             # The first in the queue waits for the transaction, the others for their turn: each wait has its own limit.
             self._limit(waiting[0])
@@ -143,7 +176,7 @@ class Server:
         if fate == "cut after":
             outcome = BROKEN
         elif fate == "answered late":
-            delay += history.rng.random() * history.scale
+            delay += 2 * history.rng.random() * history.scale
             history.calm_from(history.now + delay)
         history.after(delay, self._answer, call, outcome)
 
@@ -156,17 +189,30 @@ class Server:
         """All connections break, all transactions are undone, and for a while nobody answers."""
         self.epoch += 1
         self.down_until = self.history.now + seconds
-        for waiting in self.locked.values():
+        for waiting in (*self.locked.values(), self.table_lock or ()):
             for call in waiting:
                 call.waits += 1
                 self._reply(call, BROKEN)
         self.locked.clear()
+        self.table_lock = None
 
     def lock(self, key: str, seconds: float, then: Any) -> None:
         """Somebody's transaction locks a row for a while, then commits ``then``, or nothing."""
-        if key not in self.locked:
+        if key not in self.locked and self.table_lock is None:
             self.locked[key] = deque()
             self.history.after(seconds, self._unlock, key, then, self.epoch)
+
+    def lock_table(self, seconds: float) -> None:
+        """Somebody locks the whole table for a while; not while a row of it is locked."""
+        if self.table_lock is None and not self.locked:
+            self.table_lock = []
+            self.history.after(seconds, self._unlock_table, self.epoch)
+
+    def _unlock_table(self, epoch: int) -> None:
+        if epoch == self.epoch and self.table_lock is not None:
+            waiting, self.table_lock = self.table_lock, None
+            for call in waiting:
+                self._begin(call)
 
     def _unlock(self, key: str, then: Any, epoch: int) -> None:
         if epoch != self.epoch:
@@ -174,6 +220,7 @@ class Server:
         waiting = self.locked.pop(key)
         if then is not None:
             then(key)
-        for call in waiting:
+        # One after the other: each waits for the commit of the one before it.
+        for turn, call in enumerate(waiting):
             call.waits += 1
-            self._reply(call, self.table.finish(call, self.history.database_now()))
+            self._reply(call, self.table.finish(call, self.history.database_now() + turn))
