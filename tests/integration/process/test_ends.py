@@ -83,7 +83,7 @@ def test_environment_is_passed_byte_by_byte(mode: str) -> None:
 
 
 PROBE = r"""
-grep -E '^(Sig(Blk|Ign|Cgt|Pnd)|ShdPnd|Umask|Seccomp|NoNewPrivs)' /proc/self/status
+grep -E '^(Umask|Seccomp|NoNewPrivs|Groups|Cap)' /proc/self/status
 ulimit -a; pwd
 env | grep -v -e ^_= -e ^PWD= -e ^OLDPWD= | sort
 for fd in 0 1 2 3 4 5 6 7 8 9 60; do
@@ -145,9 +145,24 @@ def test_everything_is_as_it_came(
         os.close(60)
         assert code == 0
         seen.append(result.read_text())
-    assert "SigIgn" in seen[0]
+    assert "Umask" in seen[0]
     assert "fd 60" in seen[0]
     assert seen[1] == seen[0]
+
+
+@MODES
+@pytest.mark.parametrize("before", [_nothing, _nohup, _blocked])
+def test_dispositions_and_mask_are_as_they_came(mode: str, before: Callable[[], None], tmp_path: Path) -> None:
+    # No shell: it has ideas of its own about both.
+    command = ["grep", "-E", "^(Sig|Shd)(Blk|Ign|Cgt|Pnd)", "/proc/self/status"]
+
+    def prepare() -> None:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        before()
+
+    alone = run(command, preexec_fn=prepare)
+    assert alone[1].count("\n") == 5
+    assert run(driver(*command, mode=mode), preexec_fn=prepare) == alone
 
 
 def test_arguments_arrive_unchanged() -> None:

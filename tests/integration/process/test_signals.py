@@ -238,3 +238,25 @@ def test_nothing_wakes_up_while_the_command_sleeps(tmp_path: Path) -> None:
 def _seconds(clock: str) -> float:
     hours, minutes, seconds = clock.split(":")
     return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+def test_where_the_system_does_not_say_who_sent_a_signal(tmp_path: Path) -> None:
+    """As on macOS: no sigwaitinfo, no parent-death signal."""
+    code = f"""
+import signal, sys
+del signal.sigwaitinfo
+sys.platform = "darwin"
+from dislock.runner import Signals, supervise
+with Signals() as signals:
+    ended = supervise(
+        {witness(tmp_path)!r}, environment=None, signals=signals, subscribe=None, kill_grace=0.1
+    )
+raise SystemExit(ended.code)
+"""
+    with running([sys.executable, "-c", code]) as wrapper:
+        leader, _ = ready(tmp_path)
+        for number in (*ENDING, *MESSAGES):
+            wrapper.send_signal(number)
+            wait_words(tmp_path / "leader", number.name)
+        os.killpg(leader, signal.SIGKILL)
+        assert wrapper.wait(PATIENCE) == 128 + signal.SIGKILL
