@@ -11,6 +11,7 @@ from dislock.context import LockContext
 from dislock.errors import LEASE_LOST_EXIT_CODE
 from dislock.runner import Interrupted, NotStarted, supervise
 from dislock.session import Holding
+from dislock.signals import die_of_interrupt
 
 if TYPE_CHECKING:
     from dislock.runner import Signals
@@ -38,9 +39,12 @@ def run_with_locks(command: Sequence[str], context: LockContext, strategies: Ite
 def run_held(
     holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals | None
 ) -> int:
-    """Runs a command under locks that are held, frees them, and returns the exit code of the whole."""
+    """Runs a command under locks that are held, frees them, and returns the exit code of the whole.
+
+    On the command line (``signals`` given) a command that died by Ctrl-C ends this process in the same way.
+    """
     context = holding.planned.context
-    started = False
+    started = interrupted = False
     try:
         ended = supervise(
             command,
@@ -49,7 +53,7 @@ def run_held(
             subscribe=None if holding.planned.continues else holding.on_loss,
             kill_grace=context.kill_grace_seconds,
         )
-        code, started = ended.code, ended.started
+        code, started, interrupted = ended.code, ended.started, ended.interrupted
     except NotStarted as error:
         logger.error("%s", error)  # noqa: TRY400 - an operator needs the sentence, not where it was raised
         code = error.code
@@ -63,6 +67,8 @@ def run_held(
         loss = holding.release(started=started)
     if loss and not holding.planned.continues:
         return LEASE_LOST_EXIT_CODE
+    if interrupted and signals is not None:
+        die_of_interrupt()
     return code
 
 
