@@ -39,7 +39,8 @@ def to_moment(micros: int) -> datetime | None:
 def _micros(expression: str) -> str:
     # extract() of an infinite timestamp cannot be cast to bigint.
     return (
-        f"CASE WHEN isfinite({expression}) THEN (extract(epoch FROM {expression}) * 1000000)::bigint ELSE {NEVER} END"
+        f"CASE WHEN isfinite({expression}) IS FALSE THEN {NEVER} "
+        f"ELSE (extract(epoch FROM {expression}) * 1000000)::bigint END"
     )
 
 

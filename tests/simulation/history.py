@@ -327,9 +327,8 @@ class History:
         if row is not None and key not in self.server.locked and self.server.table_lock is None:
             self._disturb(row, key)
             row.holder = None
-            row.value = "operator"
             late = round(self.scale * self.rng.random() * SECOND)
-            row.expire = NEVER if self.rng.random() < 0.05 else self.database_now() + late
+            row.change("operator", NEVER if self.rng.random() < 0.05 else self.database_now() + late)
 
     def remove(self, key: str) -> None:
         row = self.table.rows.get(key)

@@ -7,9 +7,10 @@ belong to which moment follows READ COMMITTED:
 - ``INSERT ... ON CONFLICT DO UPDATE`` computes what it would insert at the start, locks the row that is in its way
   whether or not its ``WHERE`` holds, and evaluates ``WHERE`` and ``SET`` when it has the lock. A row that has gone
   meanwhile is inserted with the values of the start.
-- ``UPDATE`` evaluates its ``WHERE`` on the snapshot first: without a match it never waits. With one it waits for the
-  lock, and evaluates ``WHERE`` and ``SET`` again on the newest version; a row that was deleted, even if another took
-  its place, is none.
+- ``UPDATE`` evaluates its ``WHERE`` and its ``SET`` on the snapshot first: without a match it never waits. With one it
+  waits for the lock. A row that was only locked, or whose change was undone, is then changed without another look, so
+  what ``clock_timestamp()`` said at the start counts. On a row that was changed both are evaluated again. A row that
+  was deleted, even if another took its place, is none.
 - The reading part of ``MoveExpiry`` shows the snapshot, and the time of the start.
 
 ``tests/integration/simulated_model`` compares all of this with a real server.
@@ -27,19 +28,24 @@ Rows = tuple[tuple[Any, ...], ...]
 class Row:
     """One row; the object lives as long as the row does, through all its versions."""
 
-    __slots__ = ("expire", "holder", "value")
+    __slots__ = ("expire", "holder", "value", "version")
 
     def __init__(self, value: str, expire: int) -> None:
         self.value = value
         self.expire = expire
+        self.version = 0
         #: What the simulation knows of who took it; PostgreSQL knows nothing of that.
         self.holder: Any = None
+
+    def change(self, value: str, expire: int) -> None:
+        self.value, self.expire = value, expire
+        self.version += 1
 
 
 class Call:
     """One statement on its way."""
 
-    __slots__ = ("begun", "done", "fate", "link", "process", "row", "seen", "statement", "told", "waits")
+    __slots__ = ("begun", "done", "fate", "link", "process", "row", "seen", "statement", "version", "waits")
 
     def __init__(self, statement: Any, process: Any = None) -> None:
         self.statement = statement
@@ -47,6 +53,7 @@ class Call:
         #: The time of its start, and what its snapshot had.
         self.begun = 0
         self.row: Row | None = None
+        self.version = -1
         self.seen: tuple[str | None, int | None] = (None, None)
         self.waits = 0
 
@@ -93,7 +100,7 @@ class Table:
             self.refused(call, row, now)
             return ()
         self.took(call, row, now)
-        row.value, row.expire = statement.owner, statement.expires
+        row.change(statement.owner, statement.expires)
         return ((now, row.expire),)
 
     def _begin_lease(self, call: Call, statement: ClaimLease, now: int) -> Rows | None:
@@ -111,7 +118,7 @@ class Table:
             self.refused(call, row, now)
             return ()
         self.took(call, row, now)
-        row.value, row.expire = statement.owner, expire
+        row.change(statement.owner, expire)
         return ((now, expire),)
 
     def is_free(self, row: Row, now: int) -> bool:
@@ -127,29 +134,31 @@ class Table:
         call.begun, call.row = now, row
         if row is None:
             return ((now, 0, None, None),)
-        call.seen = (row.value, row.expire)
+        call.seen, call.version = (row.value, row.expire), row.version
         return None if self.is_own(row, statement, now) else ((now, 0, row.value, row.expire),)
 
     def _finish_move(self, call: Call, statement: MoveExpiry, now: int) -> Rows:
         row = self.rows.get(statement.key)
         moved = 0
-        if row is not None and row is call.row and self.is_own(row, statement, now):
+        if row is not None and row is call.row and (row.version == call.version or self.is_own(row, statement, now)):
             self.moved(call, row, now)
-            row.expire = statement.expires
+            row.change(row.value, statement.expires)
             moved = 1
         return ((call.begun, moved, *call.seen),)
 
     def _begin_back(self, call: Call, statement: GiveBackSlot, now: int) -> Rows | None:
         row = call.row = self.rows.get(statement.key)
-        own = row is not None and row.value == statement.owner and row.expire == statement.expires
-        return None if own else ()
+        if row is None or row.value != statement.owner or row.expire != statement.expires:
+            return ()
+        call.begun, call.version = now, row.version
+        return None
 
     def _finish_back(self, call: Call, statement: GiveBackSlot, now: int) -> Rows:
         row = self.rows.get(statement.key)
         if row is None or row is not call.row or row.value != statement.owner or row.expire != statement.expires:
             return ()
         self.moved(call, row, now)
-        row.expire = self.given_back(statement, now)
+        row.change(row.value, self.given_back(statement, call.begun if row.version == call.version else now))
         return ((1,),)
 
     def given_back(self, statement: GiveBackSlot, now: int) -> int:
