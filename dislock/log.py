@@ -8,8 +8,10 @@ from urllib.parse import unquote
 
 from dislock.output import complain, write
 
-_KEY_VALUE = re.compile(r"""password\s*=\s*('(?:[^'\\]|\\.)*'|\S+)""")
-_USER_INFO = re.compile(r"//[^/@]*?:([^/]*)@")
+_KEY_VALUE = re.compile(r"""password\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&]+)""", re.IGNORECASE)
+#: All before the last "@"; without one, what stands where the port would be.
+_USER_INFO = re.compile(r"//(.*)@")
+_PORT = re.compile(r"//[^:/?]*:([^/?]*)")
 
 
 def set_up_logging(level: int, url: str) -> None:
@@ -46,9 +48,23 @@ class _Lines(logging.Handler):
 
 
 def _secrets(url: str) -> list[str]:
-    """The URL and the passwords in it, longest first."""
+    """The URL and what may be a password in it, longest first; also where a slip of the hand put it elsewhere.
+
+    With an "@" forgotten or mistyped, libpq takes the password for a port or a database, and errors name those.
+    """
     found = {word.strip("'") for word in _KEY_VALUE.findall(url)}
+    pieces: list[str] = []
     if match := _USER_INFO.search(url):
-        found |= {match[1], unquote(match[1])}
+        user, _, password = match[1].partition(":")
+        if "/" in user:
+            pieces = re.split("[:/?&@,]", match[1])
+        else:
+            found.add(password)
+            pieces = re.split("[:/?&@,]", password)
+    elif match := _PORT.search(url):
+        pieces = [match[1], *re.split("[:@,]", match[1])]
+    # Numbers are ports.
+    found |= {piece for piece in pieces if not piece.isdigit()}
+    found |= {unquote(word) for word in found}
     # Shorter ones are in any text, and blotting them out would only tell what they are.
     return [url, *sorted((word for word in found if len(word) > 3), key=len, reverse=True)]

@@ -60,6 +60,21 @@ def test_what_needs_no_database_loads_nothing(argv: list[str], code: int) -> Non
     assert done.stdout.splitlines()[-1] == str(code)
 
 
+def test_a_lease_loads_no_cron_and_nothing_loads_sqlalchemy() -> None:
+    argv = ["--strategy=lease", "--lock-key=k", "--connect-timeout=0.01", "DATABASE_URL", "true"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", LOADED, *argv],
+        env={"DATABASE_URL": "postgresql://127.0.0.1:1/d"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, *loaded = done.stdout.split()
+    assert code == "1"
+    assert "psycopg" in loaded
+    assert not {"croniter", "sqlalchemy"} & set(loaded)
+
+
 def test_help_names_everything(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     out, err = capfd.readouterr()

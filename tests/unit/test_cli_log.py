@@ -55,6 +55,12 @@ def test_tracebacks_only_at_debug(capfd: pytest.CaptureFixture[str]) -> None:
         ("postgresql://h/d?user=me&password=s3cret", "s3cret"),
         ("host=h password = 's3 cret' dbname=d", "s3 cret"),
         ("host=h password=s3cret", "s3cret"),
+        ("postgresql://me:12345678@h/d", "12345678"),
+        # Slips after which libpq takes the password for something else.
+        ("postgresql://me:s3cret/h:5432/d", "s3cret"),
+        ("postgresql://me:s3creth:5432/d", "s3creth:5432"),
+        ("postgresql://me/s3cret@h:5432/d", "s3cret"),
+        ("host=hpassword=s3cret", "s3cret"),
         ("postgresql://me:s3cret@h/d", "postgresql://me:s3cret@h/d"),
     ],
 )
@@ -65,6 +71,16 @@ def test_secrets_are_blotted_out(url: str, secret: str, capfd: pytest.CaptureFix
     err = capfd.readouterr().err
     assert secret not in err
     assert err.count("***") == 2
+
+
+def test_what_is_no_secret_is_left_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.WARNING, "postgresql://someuser:pw@example.org:5432/database?sslmode=require")
+    logger.warning("someuser example.org 5432 database require")
+    set_up_logging(logging.WARNING, "postgresql://example.org:5432/database")
+    logger.warning("example.org 5432")
+    set_up_logging(logging.WARNING, "postgresql://someuser@example.org/database")
+    logger.warning("someuser example.org")
+    assert "***" not in capfd.readouterr().err
 
 
 def test_a_message_that_cannot_be_formatted_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,7 @@ def test_usage_errors(bare: Dislock, argv: list[str | bytes], reason: str) -> No
 
 @pytest.mark.parametrize(
     "url",
-    ["hush-hush", "postgresql://me:hush-hush@h:port/d", "postgresql://me:hush-hush@[::1/d",
+    ["hush-hush", "postgresql://me:hush-hush@127.0.0.1:port/d", "postgresql://me:hush-hush@[::1/d",
      "host=h pass word=hush-hush", "postgresql://me:hush%zz@h/d", "mysql://me:hush-hush@h/d", "postgresql://h/d?nonsense=hush-hush"],
 )  # fmt: skip
 def test_a_malformed_url_is_not_repeated(bare: Dislock, url: str) -> None:
