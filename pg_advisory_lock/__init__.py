@@ -14,9 +14,6 @@ from pg_advisory_lock.errors import (
 )
 from pg_advisory_lock.keys import advisory_key
 
-if TYPE_CHECKING:
-    from pg_advisory_lock.locker import PgAdvisoryLock
-
 __all__ = [
     "LockHolder",
     "PgAdvisoryLock",
@@ -28,11 +25,14 @@ __all__ = [
     "advisory_key",
 ]
 
+if TYPE_CHECKING:
+    from pg_advisory_lock.locker import PgAdvisoryLock
+else:
 
-def __getattr__(name: str) -> object:
-    # Late, so that whoever needs only the key (`pg_advisory_lock.keys`) does not pay for, or need, SQLAlchemy.
-    if name == "PgAdvisoryLock":
-        from pg_advisory_lock.locker import PgAdvisoryLock
+    def __getattr__(name: str) -> object:
+        # Late, so that whoever needs only the key (`pg_advisory_lock.keys`) does not pay for, or need, SQLAlchemy.
+        if name == "PgAdvisoryLock":
+            from pg_advisory_lock.locker import PgAdvisoryLock
 
-        return PgAdvisoryLock
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return PgAdvisoryLock
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

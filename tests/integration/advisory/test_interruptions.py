@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -54,6 +54,15 @@ def test_a_cancelled_task_leaves_no_lock_and_no_waiter(
     assert third.sql("SELECT count(*) FROM payment") == 1
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """A shell starts background jobs with SIGINT ignored, and the tests may be one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupted_program_leaves_no_lock(enter: Enter, observer: Observer, meanwhile: Meanwhile) -> None:
     holder, one, third = enter(), enter(), enter()
     holder.lock()

@@ -101,6 +101,30 @@ def test_a_waiter_gets_the_lock_and_keeps_it(enter: Enter, way: str, observer: O
     assert third.can_lock()
 
 
+def test_a_lock_timeout_that_the_transaction_set_for_the_session_outlives_it(
+    enter: Enter, way: str, observer: Observer, meanwhile: Meanwhile
+) -> None:
+    one, other = enter(way), enter(way)
+    one.lock()
+    other.sql("SET lock_timeout = '7s'")
+    waiting = meanwhile(other.lock, timeout_in_ms=60_000)
+    observer.until_waiting()
+    one.commit()
+    assert waiting.result(20)
+    other.commit()
+    assert other.sql("SHOW lock_timeout") == "7s"
+
+
+def test_functions_of_the_same_name_on_the_search_path_do_not_answer(enter: Enter, way: str) -> None:
+    one, other = enter(way), enter(way)
+    for name in ("pg_try_advisory_xact_lock", "pg_advisory_xact_lock"):
+        # Made in a transaction that is rolled back.
+        other.sql(f"CREATE FUNCTION public.{name}(bigint) RETURNS bool LANGUAGE sql AS 'SELECT true'")
+    other.sql("SET LOCAL search_path = public, pg_catalog")
+    one.lock()
+    assert other.lock(timeout_in_ms=10, raise_on_failure=False) is False
+
+
 def test_a_free_lock_is_one_round_trip_and_a_contended_one_four(enter: Enter, way: str) -> None:
     one, other = enter(way), enter(way)
     other.sql("SELECT 1")
