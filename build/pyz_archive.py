@@ -1,7 +1,7 @@
 """Makes dist/dislock.pyz with shiv, then lays it out anew. Runs in the environment of tools.lock.
 
-shiv stages the locked wheels, finds the entry point and packs the archive with its environment.json (`shiv-info` reads it).
-What is changed afterwards, and why, is in docs/artifact.md.
+shiv stages the locked wheels, finds the entry point and packs the archive with its environment.json, which `shiv-info`
+reads. What is changed afterwards, and why, is in docs/artifact.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from pyz_tools import HERE, ROOT, pip
 
 MODULES = ("start", "unpack", "tidy", "script")
 # Files of an installation that say how this machine made it, or that nothing in the archive reads.
-LEFT_OUT = re.compile(r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$")
+LEFT_OUT = re.compile(
+    r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
+)
 # Most runs import neither, so they stay packed.
 LATER = {"sqlalchemy": ("sqlalchemy/", "sqlalchemy-"), "tzdata": ("tzdata/", "tzdata-")}
 
@@ -42,7 +44,9 @@ def main() -> None:
     dist.mkdir(exist_ok=True)
     replace(dist / "dislock.pyz", content, 0o755)
     replace(dist / "dislock.cdx.json", bom, 0o644)
-    sums = "".join(f"{hashlib.sha256((dist / n).read_bytes()).hexdigest()}  {n}\n" for n in ("dislock.cdx.json", "dislock.pyz"))
+    sums = "".join(
+        f"{hashlib.sha256((dist / n).read_bytes()).hexdigest()}  {n}\n" for n in ("dislock.cdx.json", "dislock.pyz")
+    )
     replace(dist / "SHA256SUMS", sums.encode(), 0o644)
     print(f"{dist / 'dislock.pyz'}: {len(content) / 1e6:.1f} MB")
 
@@ -55,8 +59,10 @@ def pack(work: Path) -> tuple[dict[str, bytes], dict[str, object]]:
     pip(sys.executable, "install", "--no-deps", "--no-index", "--no-compile", "--target", str(staged), str(wheel))
     packed = work / "packed.pyz"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "shiv", "--site-packages", str(staged), "--console-script", "dislock", "--python", "/bin/sh",
-         "--reproducible", "--output-file", str(packed), "--no-deps", "--no-compile", "--require-hashes", "--only-binary", ":all:",
+        [sys.executable, "-W", "ignore", "-m", "shiv", "--console-script", "dislock", "--python", "/bin/sh",
+         "--site-packages", str(staged), "--output-file", str(packed), "--reproducible",
+         # From here on they are pip's: the locked wheels, in the form that fits every host.
+         "--no-deps", "--no-compile", "--require-hashes", "--only-binary", ":all:",
          "--python-version", "3.10", "--platform", "any", "-r", str(HERE / "pyz.lock")],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
@@ -65,7 +71,9 @@ def pack(work: Path) -> tuple[dict[str, bytes], dict[str, object]]:
     with zipfile.ZipFile(packed) as archive:
         files = {n: archive.read(n) for n in archive.namelist()}
     packages = {n.partition("/")[2]: content for n, content in files.items() if n.startswith("site-packages/")}
-    return {n: content for n, content in packages.items() if not LEFT_OUT.search(n)}, json.loads(files["environment.json"])
+    return {n: content for n, content in packages.items() if not LEFT_OUT.search(n)}, json.loads(
+        files["environment.json"]
+    )
 
 
 def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, bytes]:
@@ -74,27 +82,31 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
     members = {f"site-packages/{n}": c for n, c in packages.items() if not any(n in part for part in late.values())}
     members |= {f"later/{part}.zip": zipped(files) for part, files in late.items()}
     members |= natives
-    members["__main__.py"] = (HERE / "bootstrap" / "guard.py").read_bytes()
+    members["__main__.py"] = (HERE / "_bootstrap" / "guard.py").read_bytes()
     for module in ("__init__", *MODULES):
-        members[f"_bootstrap/{module}.py"] = (HERE / "bootstrap" / f"{module}.py").read_bytes()
+        members[f"_bootstrap/{module}.py"] = (HERE / "_bootstrap" / f"{module}.py").read_bytes()
     return members
 
 
 def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes:
     """The whole file: the launcher, the program that it starts, and the archive."""
-    launcher = (HERE / "bootstrap" / "launcher.sh").read_bytes()
+    launcher = (HERE / "_bootstrap" / "launcher.sh").read_bytes()
     digest = hashlib.sha256(launcher)
     for name, content in sorted(members.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     build = digest.hexdigest()[:16]
     start = members["_bootstrap/start.py"].replace(b"@BUILD@", build.encode())
+    guard = members["__main__.py"].replace(b"@START@", b"%d" % len(start))
     # The numbers take as much room as what they stand for, so the launcher's length is known before they are.
-    launcher = launcher.replace(b"@OFFSET@", b"%-8d" % len(launcher)).replace(b"@LENGTH@", b"%-8d" % len(start))
+    launcher = launcher.replace(b"@OFFSET@", b"%-8d" % len(launcher)).replace(b"@LENGTH@", b"%-8d" % len(guard))
     members = members | {
+        "__main__.py": guard,
         "_bootstrap/start.py": start,
-        "environment.json": (json.dumps(environment | {"build_id": digest.hexdigest()}, sort_keys=True) + "\n").encode(),
+        "environment.json": (
+            json.dumps(environment | {"build_id": digest.hexdigest()}, sort_keys=True) + "\n"
+        ).encode(),
     }
-    return zipped(members, prefix=launcher + start)
+    return zipped(members, prefix=launcher + guard + start)
 
 
 def zipped(files: dict[str, bytes], prefix: bytes = b"") -> bytes:

@@ -27,7 +27,9 @@ def main() -> None:
         python = os.environ.get("DISLOCK_LOCK_PYTHON") or shutil.which("python3.10")
         if not python:
             sys.exit("build/lock: python3.10 is needed, on PATH or named by DISLOCK_LOCK_PYTHON")
-        if subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 10))"], check=False).returncode:
+        if subprocess.run(
+            [python, "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 10))"], check=False
+        ).returncode:
             sys.exit(f"build/lock: {python} is no CPython 3.10")
         os.execv(python, [python, *sys.argv])
     with tempfile.TemporaryDirectory() as name:

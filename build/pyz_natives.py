@@ -13,18 +13,20 @@ from pathlib import Path
 from pyz_tools import CACHE, HERE, pip
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
-# The names that bootstrap/start.py gives to platforms, and the tags that their wheels may have, the most portable first.
+# The names that _bootstrap/start.py gives to platforms, and the tags that wheels may have, the most portable first.
 TAGS = {"glibc": ("manylinux2014", "manylinux_2_28"), "musl": ("musllinux_1_2",)}
 PLATFORMS = {
-    f"{libc}-{machine}": [f"{tag}_{machine}" for tag in tags] for libc, tags in TAGS.items() for machine in ("x86_64", "aarch64")
+    f"{libc}-{machine}": [f"{tag}_{machine}" for tag in tags]
+    for libc, tags in TAGS.items()
+    for machine in ("x86_64", "aarch64")
 }
 
 
 def download(python: Path | str, folder: Path, platform: str, version: str, *requirement: str) -> Path:
     """The wheel for one platform and CPython."""
     tags = [argument for tag in PLATFORMS[platform] for argument in ("--platform", tag)]
-    pip(python, "download", "--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", version,
-        "--abi", f"cp{version.replace('.', '')}", *tags, "--dest", str(folder), *requirement)  # fmt: skip
+    tags += ["--implementation", "cp", "--python-version", version, "--abi", f"cp{version.replace('.', '')}"]
+    pip(python, "download", "--no-deps", "--only-binary", ":all:", *tags, "--dest", str(folder), *requirement)
     [wheel] = folder.glob("*.whl")
     return wheel
 
@@ -52,26 +54,30 @@ def wheels() -> dict[tuple[str, str], Path]:
 def members(found: dict[tuple[str, str], Path]) -> Iterator[tuple[str, bytes]]:
     """What goes into the archive, by name there.
 
-    The bundled libraries of one platform are the same in each wheel and are kept once. An extension's own name is no guide
-    (for CPython 3.10, musl's is called like glibc's), so each lies in a folder for its Python, under a name that every Python takes.
+    The bundled libraries of one platform are the same in each wheel and are kept once. An extension's own name is no
+    guide (for CPython 3.10, musl's is called like glibc's), so each lies in a folder for its Python, under a name that
+    every Python takes.
     """
     seen: dict[str, bytes] = {}
     for (platform, version), wheel in found.items():
-        tag = f"cpython-{version.replace('.', '')}"
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
-                folder, _, file = name.partition("/")
-                if folder == "psycopg_binary.libs" and file:
-                    target = f"natives/{platform}/psycopg_binary.libs/{file}"
-                elif folder == "psycopg_binary" and file.endswith(".so"):
-                    target = f"natives/{platform}/{tag}/{file.partition('.')[0]}.so"
-                elif folder == "psycopg_binary" and file.endswith(".py"):
-                    target = f"site-packages/{name}"
-                elif folder.endswith(".dist-info") and (file == "METADATA" or file.startswith("licenses/")) and file[-1] != "/":
-                    target = f"site-packages/{name}"
-                else:
-                    continue
-                content = archive.read(name)
-                if seen.setdefault(target, content) != content:
+                target = place(name, f"natives/{platform}", f"cpython-{version.replace('.', '')}")
+                if target and seen.setdefault(target, content := archive.read(name)) != content:
                     sys.exit(f"{wheel.name}: {name} differs from the one in another wheel")
     yield from seen.items()
+
+
+def place(name: str, natives: str, python: str) -> str | None:
+    """Where a file of a wheel goes to in the archive, if it does."""
+    folder, _, file = name.partition("/")
+    if not file or file.endswith("/"):
+        return None
+    if folder == "psycopg_binary.libs":
+        return f"{natives}/{name}"
+    if folder == "psycopg_binary" and file.endswith(".so"):
+        return f"{natives}/{python}/{file.partition('.')[0]}.so"
+    wanted = (
+        file == "METADATA" or file.startswith("licenses/") if folder.endswith(".dist-info") else file.endswith(".py")
+    )
+    return f"site-packages/{name}" if wanted else None

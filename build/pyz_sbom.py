@@ -9,7 +9,7 @@ import zipfile
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
-# What no package manager at psycopg's build knew of, because it was compiled there: the versions stand in the libraries.
+# What no package manager at psycopg's build knew of, because it was compiled there: the libraries tell their versions.
 BUILT = {
     "openssl": ("libcrypto", rb"OpenSSL (\d+\.\d+\.\d+[a-z]?) "),
     "krb5": ("libkrb5-", rb"KRB5_BRAND: krb5-(\d+(?:\.\d+)+)"),
@@ -43,7 +43,11 @@ def python_components(packages: dict[str, bytes]) -> list[Component]:
         if not re.fullmatch(r"[^/]+\.dist-info/METADATA", name):
             continue
         metadata = BytesHeaderParser().parsebytes(content)
-        component = library(f"pkg:pypi/{metadata['Name'].lower().replace('_', '-')}@{metadata['Version']}", metadata["Name"], metadata["Version"])
+        component = library(
+            f"pkg:pypi/{metadata['Name'].lower().replace('_', '-')}@{metadata['Version']}",
+            metadata["Name"],
+            metadata["Version"],
+        )
         if licence := metadata["License-Expression"]:
             component["licenses"] = [{"expression": licence}]
         found.append(component)
@@ -51,11 +55,13 @@ def python_components(packages: dict[str, bytes]) -> list[Component]:
 
 
 def bundled_components(natives: dict[tuple[str, str], Path]) -> list[Component]:
-    """psycopg-binary itself, what its wheels' own bills of materials name, and what only the libraries know of themselves."""
+    """psycopg-binary itself, what its wheels' own bills of materials name, and each library in them."""
     found: dict[str, Component] = {}
     for (platform, _), wheel in natives.items():
-        name, version = wheel.name.split("-")[:2]
-        me = found.setdefault("psycopg-binary", library(f"pkg:pypi/psycopg-binary@{version}", "psycopg-binary", version) | {"hashes": []})
+        _, version = wheel.name.split("-")[:2]
+        me = found.setdefault(
+            "psycopg-binary", library(f"pkg:pypi/psycopg-binary@{version}", "psycopg-binary", version) | {"hashes": []}
+        )
         hashes = me["hashes"]
         assert isinstance(hashes, list)
         hashes.append({"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()})
@@ -83,8 +89,11 @@ def library_file(platform: str, name: str, content: bytes) -> Component:
     if project != stem:
         component |= {"purl": f"pkg:generic/{project}@{version}", "description": f"part of {project}"}
     elif stem == "libpq":
-        # libpq.so.5.N is PostgreSQL N's, from version 10 on (src/interfaces/libpq/Makefile: SO_MINOR_VERSION = MAJORVERSION).
-        component |= {"purl": f"pkg:generic/postgresql@{version.partition('.')[2]}", "description": "part of PostgreSQL"}
+        # libpq.so.5.N is PostgreSQL N's, from version 10 on (SO_MINOR_VERSION in src/interfaces/libpq/Makefile).
+        component |= {
+            "purl": f"pkg:generic/postgresql@{version.partition('.')[2]}",
+            "description": "part of PostgreSQL",
+        }
     component["hashes"] = [{"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}]
     component["properties"] = [{"name": "dislock:platform", "value": platform}, {"name": "dislock:file", "value": name}]
     return component

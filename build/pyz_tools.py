@@ -20,7 +20,7 @@ EPOCH = "315532800"
 
 def run_with_tools(module: str) -> NoReturn:
     """Replace this process by `python MODULE.py ARGUMENTS` in the environment of tools.lock, made if need be."""
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - whoever builds is told, too
         sys.exit(f"{sys.argv[0]}: CPython 3.10 or newer is needed")
     python = tools()
     environment = os.environ | {"SOURCE_DATE_EPOCH": EPOCH, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}

@@ -15,7 +15,12 @@ def build(folder: Path, *targets: str) -> None:
     """hatchling's own command, so that nothing else has a say. Its output is reproducible under a fixed umask."""
     os.umask(0o022)
     for target in targets:
-        subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)], check=True, cwd=ROOT, stdout=sys.stderr)
+        subprocess.run(
+            [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)],
+            check=True,
+            cwd=ROOT,
+            stdout=sys.stderr,
+        )
 
 
 def main() -> None:

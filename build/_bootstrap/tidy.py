@@ -1,4 +1,4 @@
-"""What happens beside a run: the cache reaches the disk, old ones go, a temporary one goes at the end. No start waits for it."""
+"""What happens beside a run, and no start waits for: the cache reaches the disk, old ones and temporary ones go."""
 
 from __future__ import annotations
 

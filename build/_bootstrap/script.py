@@ -10,7 +10,10 @@ from _bootstrap import start
 
 
 def run() -> None:
-    """SCRIPT, `-m MODULE` or `-c CODE`, as python does it; with the host's site-packages, behind this file's own."""
+    """SCRIPT, `-m MODULE` or `-c CODE`, with the host's site-packages behind this file's own.
+
+    Unlike python, `-m` and `-c` find nothing in the working directory.
+    """
     arguments = sys.argv[2:]
     if sys.flags.no_site:
         import site
@@ -19,7 +22,6 @@ def run() -> None:
     match arguments:
         case ["-m", module, *rest]:
             sys.argv[:] = [module, *rest]
-            sys.path.insert(0, os.getcwd())
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         case ["-c", code, *rest]:
             sys.argv[:] = ["-c", *rest]

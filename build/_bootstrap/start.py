@@ -1,7 +1,7 @@
 """The part of the file that every start runs: find the cache, set the path, call dislock.
 
-Compiled anew each time, so it is short and imports only what the interpreter has loaded already. What a first start needs
-is in `unpack`.
+Compiled anew each time, so it is short and imports only what the interpreter has loaded already. What a first start
+needs is in `unpack`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOW_SPACE = 64 << 20
 LATER = {"sqlalchemy": "sqlalchemy", "tzdata": "tzdata.zip"}
 
 
-class Unsafe(Exception):
+class UnsafeError(Exception):
     """Others could put code into this cache folder."""
 
 
@@ -52,6 +52,15 @@ def restore_environment() -> dict[bytes, bytes] | None:
         if os.environb.get(name) != value:
             os.environb[name] = value
     return original
+
+
+def occupy_closed_descriptors() -> None:
+    """Or the cache's lock would get the number of a closed standard stream, and messages would be written into it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
 
 def platform() -> str:
@@ -98,27 +107,29 @@ def passwd_home() -> str:
 
 def check(folder: str) -> str:
     """The folder's real path, if nobody but its owner and root can change what is in it or put another in its place."""
-    real = os.path.realpath(folder)
-    place = real
+    real = place = os.path.realpath(folder)
     while True:
-        try:
-            found = os.lstat(place)
-        except FileNotFoundError:
-            pass
-        else:
-            # Nobody can rename what is not theirs in a sticky folder such as /tmp; the cache itself must be private.
-            sticky = found.st_mode & stat.S_ISVTX and place != real
-            if found.st_uid not in (0, os.geteuid()):
-                raise Unsafe(f"{place} belongs to another user (uid {found.st_uid})")
-            if found.st_mode & 0o022 and not sticky:
-                raise Unsafe(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})")
+        # Nobody can rename what is not theirs in a sticky folder such as /tmp; the cache itself must be private.
+        refuse_others(place, sticky_will_do=place != real)
         if place == "/":
             return real
         place = os.path.dirname(place)
 
 
+def refuse_others(place: str, *, sticky_will_do: bool = False) -> None:
+    try:
+        found = os.lstat(place)
+    except FileNotFoundError:
+        return
+    if found.st_uid not in (0, os.geteuid()):
+        raise UnsafeError(f"{place} belongs to another user (uid {found.st_uid})")
+    if found.st_mode & 0o022 and not (sticky_will_do and found.st_mode & stat.S_ISVTX):
+        raise UnsafeError(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})")
+
+
 def ready(folder: str) -> bool:
-    """Whether the whole cache is in `folder`. If so, it is kept from being removed for as long as this process runs from it."""
+    """Whether the whole cache is in `folder`. If so, nobody removes it for as long as this process runs from it."""
+    refuse_others(folder)
     try:
         lock = os.open(folder + "/.lock", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -135,7 +146,7 @@ def ready(folder: str) -> bool:
         there = os.stat(folder + "/.lock")
     except FileNotFoundError:
         there = None
-    # Removed or replaced between the two calls; or written just before the machine went down, and perhaps never to the disk.
+    # Removed or replaced between the two calls; or written just before the machine went down, and perhaps not to disk.
     if there is None or not os.path.samestat(found, there) or (found.st_size and os.read(lock, 64) != boot()):
         os.close(lock)
         return False
@@ -187,7 +198,7 @@ def locate(archive: str) -> str:
             if can_execute(folder):
                 return folder
             raise OSError(f"{root} does not allow programs (mounted noexec)")
-        except Unsafe as reason:
+        except UnsafeError as reason:
             if named:
                 fail(f"DISLOCK_CACHE is refused: {reason}")
             sys.stderr.write(f"dislock: cache folder refused: {reason}\n")
@@ -234,13 +245,14 @@ def isolate(archive: str, *, keep_packages: bool) -> None:
 
 
 def main(*, launched: bool) -> None:
+    occupy_closed_descriptors()
     original = restore_environment() if launched else None
     archive = os.path.abspath(sys.argv[0])
     script = sys.argv[1:2] == ["--python"]
     isolate(archive, keep_packages=script)
     folder = locate(archive)
     sys.path.insert(0, folder + "/site-packages")
-    sys.meta_path.insert(0, Later(archive, folder))  # type: ignore[arg-type]  # a finder has no base class to derive from here
+    sys.meta_path.insert(0, Later(archive, folder))
     if script:
         cold(archive, "script").run()
         return

@@ -22,10 +22,21 @@ MUSL_NEEDED = (1, 2, 4)
 PATIENCE = 20.0  # s that a start waits for another one that unpacks already, before it unpacks for itself
 
 
+@contextmanager
+def private() -> Iterator[None]:
+    """What is made in here is its owner's alone, and fully so, whatever the umask."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@private()
 def into(folder: str, archive: str) -> None:
     """Make the cache `folder`. OSError says why it cannot be had."""
     root = os.path.dirname(folder)
-    private_folders(root)
+    os.makedirs(root, exist_ok=True)
     if not start.can_execute(root):
         raise OSError("does not allow programs (mounted noexec)")
     with one_at_a_time(root):
@@ -37,8 +48,9 @@ def into(folder: str, archive: str) -> None:
     tidy.in_background(root, folder)
 
 
+@private()
 def temporary(archive: str, why: list[str]) -> str:
-    """A folder of this process's own, removed when it ends or becomes the command. Where there is none, say why and exit."""
+    """A folder of this process's own, removed when it ends or becomes the command. Where none can be had, exit."""
     for base in dict.fromkeys((os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm")):
         if not base.startswith("/"):
             continue
@@ -47,7 +59,7 @@ def temporary(archive: str, why: list[str]) -> str:
             if not start.can_execute(base):
                 raise OSError("does not allow programs (mounted noexec)")
             folder = f"{base}/dislock-{os.urandom(8).hex()}"
-            os.mkdir(folder, 0o700)
+            os.mkdir(folder)
             end = tidy.remove_at_end(folder)
             fill(folder, archive)
         except OSError as reason:
@@ -56,11 +68,12 @@ def temporary(archive: str, why: list[str]) -> str:
             why.append(f"{base}: {reason.strerror or reason}")
         else:
             return folder
-    start.fail(f"no place to unpack to ({'; '.join(why)}); DISLOCK_CACHE can name one", 1)
+    return start.fail(f"no place to unpack to ({'; '.join(why)}); DISLOCK_CACHE can name one", 1)
 
 
+@private()
 def later(archive: str, folder: str, part: str) -> str:
-    """The path entry of a part that stays in the archive until it is imported: unpacked, or a zip file that is read as it is."""
+    """The path entry of a part that stays in the archive until it is imported."""
     place = f"{folder}/{part}"
     if not os.access(folder, os.W_OK):
         folder = temporary_folder()
@@ -77,15 +90,15 @@ def temporary_folder() -> str:
     for base in ("/tmp", "/var/tmp", "/dev/shm"):
         folder = f"{base}/dislock-{os.urandom(8).hex()}"
         with suppress(OSError):
-            os.mkdir(folder, 0o700)
+            os.mkdir(folder)
             tidy.remove_at_end(folder)
             return folder
-    start.fail("no place to unpack SQLAlchemy to: neither the cache nor /tmp can be written", 1)
+    return start.fail("no place to unpack SQLAlchemy to: neither the cache nor /tmp can be written", 1)
 
 
 def fill(folder: str, archive: str) -> None:
     """Unpack what this Python needs. The lock is held while this process lives, wherever the folder is moved to."""
-    lock = os.open(f"{folder}/.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    lock = os.open(f"{folder}/.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
     with suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_SH)
     os.write(lock, start.boot())
@@ -110,24 +123,16 @@ def abi() -> str:
 
 
 def write(path: str, content: bytes) -> None:
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "xb") as file:
         file.write(content)
-
-
-def private_folders(path: str) -> None:
-    """makedirs gives only the last folder its mode, and the umask takes from it."""
-    if not os.path.isdir(path):
-        private_folders(os.path.dirname(path))
-        with suppress(FileExistsError):
-            os.mkdir(path, 0o700)
 
 
 @contextmanager
 def new_folder(root: str) -> Iterator[str]:
     """A folder to fill and then to move to its place; gone if that fails."""
     new = f"{root}/.new-{os.urandom(8).hex()}"
-    os.mkdir(new, 0o700)
+    os.mkdir(new)
     try:
         yield new
     finally:
@@ -136,7 +141,7 @@ def new_folder(root: str) -> Iterator[str]:
 
 
 def put(new: str, place: str) -> None:
-    """Move a filled folder to its place. A broken one there is replaced; a whole one, made by somebody else meanwhile, is kept."""
+    """Move a filled folder to its place. A broken one there is replaced; a whole one, made meanwhile, is kept."""
     for _ in range(3):
         try:
             os.rename(new, place)
@@ -155,7 +160,7 @@ def put(new: str, place: str) -> None:
 @contextmanager
 def one_at_a_time(root: str) -> Iterator[None]:
     """Forty first starts at once need one unpacking. But none waits for ever for one that was stopped."""
-    lock = os.open(f"{root}/.unpacking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(f"{root}/.unpacking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
@@ -175,7 +180,7 @@ def refuse_old_musl() -> None:
     version = musl_version()
     if version and version < MUSL_NEEDED:
         found, needed = (".".join(map(str, numbers)) for numbers in (version, MUSL_NEEDED))
-        start.fail(f"this system's C library is musl {found}, and psycopg's libraries crash on musl before {needed}: a newer one is needed")
+        start.fail(f"this system's C library is musl {found}, and psycopg's libraries need {needed} or newer")
 
 
 def musl_version() -> tuple[int, ...] | None:
@@ -194,12 +199,12 @@ def musl_version() -> tuple[int, ...] | None:
 
 
 def allow_ctypes(folder: str) -> None:
-    """psycopg is about to use its Python implementation with the system's libpq: right only where there is nothing else."""
+    """psycopg is about to use the system's libpq: right only where there is nothing else."""
     if os.environ.get("PSYCOPG_IMPL") == "python":
         return
     if os.path.exists(f"{folder}/site-packages/psycopg_binary/pq.so"):
         try:
-            import psycopg_binary.pq  # noqa: F401 - for its error
+            __import__("psycopg_binary.pq")
         except ImportError as reason:
             start.fail(f"psycopg's binary implementation cannot be loaded: {reason}", 1)
         return
@@ -207,6 +212,7 @@ def allow_ctypes(folder: str) -> None:
 
     if not find_libpq_full_path():
         start.fail(
-            f"this file has no native libraries for {sys.implementation.cache_tag} on {start.platform()}, and the system has no libpq: "
-            "install it (libpq5, libpq or postgresql-libs), or use CPython 3.10 to 3.15 on x86-64 or arm64",
+            f"this file has no native libraries for {sys.implementation.cache_tag} on {start.platform()}, and the "
+            "system has no libpq: install it (libpq5, libpq or postgresql-libs), or use CPython 3.10 to 3.15 on x86-64 "
+            "or arm64"
         )
