@@ -93,7 +93,15 @@ def _pytest(name: str, python: Path, folders: Sequence[str], options: Options) -
     at_once = max(AT_ONCE.get(Path(folder).name, 0) for folder in folders)
     command = [
         *(str(python), "-m", "pytest", *folders, "-v", "--color=no", f"--junitxml={report}"),
-        *(f"--timeout={TEST_SECONDS}", f"--numprocesses={at_once}", "--dist=worksteal", *selection, *options.pytest),
+        *(
+            "-o",
+            f"faulthandler_timeout={TEST_SECONDS // 2}",
+            f"--timeout={TEST_SECONDS}",
+            f"--numprocesses={at_once}",
+            "--dist=worksteal",
+            *selection,
+            *options.pytest,
+        ),
     ]
     try:
         code, log = run(name, command, LIMIT_SECONDS)
