@@ -10,12 +10,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn
+    from psycopg.pq.abc import PGcancelConn, PGconn
 
 #: Seconds that saying goodbye to the server may take.
 GOODBYE = 0.5
-#: The last part of ``steps.LINGER``, in seconds: the time for a statement to be called back, and to say so.
+#: Seconds, at most, that a statement has to say that it was dropped, before its sender stops listening.
 RECALL = 0.4
+#: Seconds after which a request to drop a statement is given up.
+RECALL_SECONDS = 5.0
 
 
 def clock() -> float:
@@ -40,20 +42,40 @@ def sever(descriptor: int) -> None:
         double.shutdown(socket.SHUT_RDWR)
 
 
+def recall_time(by: float) -> float:
+    """When to call back a statement that is sent now and has to be answered by then."""
+    return by - min(RECALL, (by - clock()) / 12)
+
+
 def recall(connection: PGconn) -> None:
     """Asks the server to drop the statement in flight; the statement's own answer tells whether it was.
 
-    Without that, one that waits for somebody's row lock would be carried out after whoever sent it has left, and take
-    a lock for nobody. In a daemon thread: the request is a connection of its own, which can hang as any other.
+    Without that, one that waits for somebody's lock would be carried out after whoever sent it has left, and take a
+    lock for nobody. ``lock_timeout`` does not prevent it: a statement sets it for itself only when it has the lock on
+    the table. Returns at once. Needs psycopg 3.2 with libpq 17: the older request for it blocks the whole interpreter.
     """
     import psycopg
 
-    def ask() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        with suppress(psycopg.Error):
-            request.cancel()
+    # NotSupportedError is a psycopg.Error; RuntimeError: no thread to be had.
+    with suppress(psycopg.Error, RuntimeError, AttributeError):
+        request = connection.cancel_conn()
+        threading.Thread(target=_send, args=(request,), name="dislock-recall", daemon=True).start()
 
-    # RuntimeError: no thread to be had.
-    with suppress(psycopg.Error, RuntimeError):
-        request = connection.get_cancel()
-        threading.Thread(target=ask, name="dislock-recall", daemon=True).start()
+
+def _send(request: PGcancelConn) -> None:
+    import selectors
+
+    import psycopg
+    from psycopg.pq import PollingStatus
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    end = clock() + RECALL_SECONDS
+    events: dict[int, int] = {PollingStatus.READING: selectors.EVENT_READ, PollingStatus.WRITING: selectors.EVENT_WRITE}
+    # The request is a connection of its own, which can hang as any other.
+    with suppress(psycopg.Error, OSError, ValueError):
+        request.start()
+        while (state := request.poll()) in events and (remaining := end - clock()) > 0:
+            with selectors.DefaultSelector() as selector:
+                selector.register(request.socket, events[state])
+                selector.select(remaining)
+    request.finish()

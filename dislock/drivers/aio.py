@@ -10,8 +10,21 @@ from typing import Any, TypeVar
 import psycopg
 
 from dislock.database import Database
-from dislock.drivers import GOODBYE, RECALL, clock, options, recall, sever
-from dislock.steps import LINGER, Answer, Connect, Done, Execute, Failed, Step, Steps, Unanswered, Wait
+from dislock.drivers import GOODBYE, RECALL, clock, options, recall, recall_time, sever
+from dislock.steps import (
+    LINGER,
+    NO_ANSWER,
+    Answer,
+    Connect,
+    Done,
+    Execute,
+    Failed,
+    Failure,
+    Step,
+    Steps,
+    Unanswered,
+    Wait,
+)
 
 T = TypeVar("T")
 
@@ -93,8 +106,8 @@ class Tasks:
             return await cursor.fetchall()
 
         task = _start(execute())
-        await run.wait(task, step.by, linger=LINGER - RECALL)
-        if run.requested and not task.done():
+        await run.wait(task, recall_time(step.by), linger=LINGER - RECALL)
+        if recalled := not task.done():
             recall(connection.pgconn)
             await run.wait(task, step.by, linger=RECALL)
         if not task.done():
@@ -102,6 +115,8 @@ class Tasks:
             await self._abandon(connection, task, run)
             return Unanswered(run.told())
         if error := task.exception():
+            if recalled and isinstance(error, psycopg.errors.QueryCanceled):
+                return Failed(Failure(NO_ANSWER), run.told())
             if connection.closed:
                 self._connection = None
             return self._explain(error, run, broken=connection.closed)
@@ -134,11 +149,6 @@ class _Run:
     def __init__(self, leave: Leave) -> None:
         self._leave = leave
         self.cancelled: asyncio.CancelledError | None = None
-
-    @property
-    def requested(self) -> bool:
-        """Whether there is a request to leave that was not told yet."""
-        return self._leave.requested
 
     def told(self) -> bool:
         """Whether there was a request to leave; each request is told once."""

@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 import psycopg
 
 from dislock.database import Database
-from dislock.drivers import GOODBYE, RECALL, clock, options, recall, sever
+from dislock.drivers import GOODBYE, RECALL, clock, options, recall, recall_time, sever
 from dislock.statements import Statement
 from dislock.steps import (
     LINGER,
+    NO_ANSWER,
     Answer,
     Connect,
     Done,
@@ -104,12 +105,14 @@ class Threads:
         link, table = self._link, self._table
         assert link is not None
         call = link.submit(lambda: link.execute(step.statement, table))
-        self._wait(run, step.by, lambda: call.done, linger=LINGER - RECALL)
-        if run.leave.requested and not call.done:
+        self._wait(run, recall_time(step.by), lambda: call.done, linger=LINGER - RECALL)
+        if recalled := not call.done:
             link.recall()
             self._wait(run, step.by, lambda: call.done, linger=RECALL)
         if call.done and call.error is None:
             return Done(tuple(call.result), run.told())
+        if recalled and isinstance(call.error, psycopg.errors.QueryCanceled):
+            return Failed(Failure(NO_ANSWER), run.told())
         broken = not call.done or link.broken
         if broken:
             link.abandon()
