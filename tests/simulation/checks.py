@@ -31,7 +31,7 @@ class Violation(AssertionError):
 class Grant:
     """One acquisition, as the database made it; its holder may never hear of it."""
 
-    __slots__ = ("disturbed", "key", "lease", "process", "returned", "token")
+    __slots__ = ("disturbed", "ended", "key", "lease", "process", "returned", "token")
 
     def __init__(self, process: Process, key: str, token: int, *, lease: bool) -> None:
         self.process = process
@@ -40,6 +40,8 @@ class Grant:
         self.lease = lease
         #: Others changed or removed its row, or the database's clock was set.
         self.disturbed = False
+        #: When its row had ended, if another took it.
+        self.ended = 0
         #: Its holder gave it back.
         self.returned = False
 
@@ -80,6 +82,7 @@ class Checks:
         process, key = call.process, call.statement.key
         lease = key == history.lease_key
         if row.holder is not None:
+            row.holder.ended = row.expire
             self.overrun(row.holder, row, now, "when its row was taken over")
         if lease:
             if now <= self.last_token and not (history.stepped_back and history.forced):
@@ -87,6 +90,8 @@ class Checks:
             self.last_token = max(self.last_token, now)
             self.lease_held_at = history.now
         row.holder = Grant(process, key, now, lease=lease)
+        # The end of a row that is inserted counts from the start of a statement that may have waited since.
+        row.holder.disturbed = history.stepped_at >= call.sent
         process.grants.append(row.holder)
         history.stats.acquisitions += 1
         history.trace("the database gives %s to %s at %d", key, process, now)
@@ -130,7 +135,7 @@ class Checks:
                 self.fail("one start per slot", f"{process} and {self.slots[end]} both started in the slot to {end}")
             self.slots[end] = process
             self._tick(process, end)
-        self.still_own(process, "at its start")
+        self._begins_in_time(process)
 
     def _tick(self, process: Process, end: int) -> None:
         """Whoever starts when cron says so starts in that tick's slot."""
@@ -146,17 +151,26 @@ class Checks:
         if end != tick + history.gap:
             self.fail("one start per slot", f"{process}, started for the tick {tick}, took the slot to {end}")
 
+    def _begins_in_time(self, process: Process) -> None:
+        """Nobody begins work on a lease that is over."""
+        grant = process.lease
+        if grant is None or grant.disturbed or process.was_paused:
+            return
+        row = self.history.table.rows[grant.key]
+        late = (self.history.database_now() - (row.expire if row.holder is grant else grant.ended)) / SECOND
+        # A program may be a little late: only a command has room left before its row ends.
+        if late > (0 if process.mode == SUPERVISED else LATENESS):
+            self.fail("past its expiry", f"{process} began its work {late:.6f} s after its lease had ended")
+
     def still_own(self, process: Process, when: str) -> bool:
         grant = process.lease
         if grant is None:
             return True
         row = self.history.table.rows.get(grant.key)
-        now = self.history.database_now()
         if row is None or row.holder is not grant:
-            # Checked when it was taken; a row that was taken after its holder's command had ended is no matter.
-            if when == "at its start" and not (grant.disturbed or process.was_paused or process.mode != SUPERVISED):
-                self.fail("past its expiry", f"{process} started its command although its lease is another's")
+            # What it did until then was checked when the row was taken over.
             return False
+        now = self.history.database_now()
         self.overrun(grant, row, now, when)
         return row.expire > now
 

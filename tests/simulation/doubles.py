@@ -205,37 +205,48 @@ class Double:
     caught_by: str
 
 
-def _protocol(rule: type[Protocol], caught_by: str) -> Double:
-    return Double(Rules(protocol=rule), caught_by)
+def _protocol(rule: type[Protocol], caught_by: str, **bias: Any) -> Double:
+    return Double(Rules(protocol=rule, bias=bias), caught_by)
 
 
-def _lease(rule: type[Lease], caught_by: str) -> Double:
-    return Double(Rules(lease=rule), caught_by)
+def _lease(rule: type[Lease], caught_by: str, **bias: Any) -> Double:
+    return Double(Rules(lease=rule, bias=bias), caught_by)
 
 
-def _table(rule: type[WatchedTable], caught_by: str) -> Double:
-    return Double(Rules(table=rule), caught_by)
+def _table(rule: type[WatchedTable], caught_by: str, **bias: Any) -> Double:
+    return Double(Rules(table=rule, bias=bias), caught_by)
 
+
+SLOT, PAST, TOKEN = "one start per slot", "past its expiry", "fencing"
+OTHER, TOLD, TRUE, LEAVING = "another's row", "every loss is told", "refusals are true", "leaving"
+SHORT: dict[str, Any] = {"strategy": "lease", "ttl": 1.0, "connect_timeout": 10.0, "rate": 0.4}
 
 BROKEN_FOR_AN_INVARIANT: dict[str, Double] = {
-    "no-tolerance": _protocol(NoTolerance, "one start per slot"),
-    "slot-always-given-back": _protocol(SlotAlwaysGivenBack, "one start per slot"),
-    "before-its-tick": _table(BeforeItsTick, "one start per slot"),
-    "no-room-for-the-grace": _lease(NoRoomForTheGrace, "past its expiry"),
-    "counted-from-the-answer": _lease(CountedFromTheAnswer, "past its expiry"),
-    "name-alone": _table(NameAlone, "another's row"),
-    "freed-to-the-epoch": _lease(FreedToTheEpoch, "fencing"),
-    "release-believed": _protocol(ReleaseBelieved, "every loss is told"),
+    "no-tolerance": _protocol(NoTolerance, SLOT),
+    "slot-always-given-back": _protocol(SlotAlwaysGivenBack, SLOT),
+    "before-its-tick": _table(BeforeItsTick, SLOT, strategy="schedule", unstartable=0.4, hosts=4),
+    "no-room-for-the-grace": _lease(NoRoomForTheGrace, PAST),
+    "counted-from-the-answer": _lease(CountedFromTheAnswer, PAST),
+    "expiry-not-asked": _table(ExpiryNotAsked, TOLD),
+    "name-alone": _table(NameAlone, OTHER),
+    "freed-to-the-epoch": _lease(FreedToTheEpoch, TOKEN),
+    "release-believed": _protocol(ReleaseBelieved, TOLD),
     "takeover-too-late": _table(TakeoverTooLate, "somebody gets the lock"),
-    "self-refused": _protocol(SelfRefused, "refusals are true"),
+    "self-refused": _protocol(SelfRefused, TRUE),
 }
 FORMER_FAULTS: dict[str, Double] = {
-    "leave-heard-in-waits-only": _protocol(LeaveHeardInWaitsOnly, "leaving"),
-    "leave-lost-while-connecting": _protocol(LeaveLostWhileConnecting, "leaving"),
-    "entered-too-late": _protocol(EnteredTooLate, "past its expiry"),
-    "self-refused-after-its-end": _protocol(SelfRefusedAfterItsEnd, "refusals are true"),
-    "refused-by-the-next-slot": _protocol(RefusedByTheNextSlot, "refusals are true"),
-    "given-back-twice": _protocol(GivenBackTwice, "another's row"),
-    "renewed-before-its-beginning": _lease(RenewedBeforeItsBeginning, "fencing"),
+    "leave-heard-in-waits-only": _protocol(LeaveHeardInWaitsOnly, LEAVING),
+    "leave-lost-while-connecting": _protocol(LeaveLostWhileConnecting, LEAVING),
+    "entered-too-late": _protocol(EnteredTooLate, PAST, **SHORT, execute_faults=["answered late"]),
+    "self-refused-after-its-end": _protocol(
+        SelfRefusedAfterItsEnd, TRUE, **SHORT, execute_faults=["cut after", "answered late"]
+    ),
+    "refused-by-the-next-slot": _protocol(RefusedByTheNextSlot, TRUE),
+    "given-back-twice": _protocol(
+        GivenBackTwice, OTHER, namesakes=True, unstartable=0.4, rate=0.4, execute_faults=["cut after"], spread=0.02
+    ),
+    "renewed-before-its-beginning": _lease(
+        RenewedBeforeItsBeginning, TOKEN, strategy="lease", troubles=2, kinds=["clock"], blows=0.4, ttls=4.0, length=2.0
+    ),
 }
 DOUBLES = {**BROKEN_FOR_AN_INVARIANT, **FORMER_FAULTS}

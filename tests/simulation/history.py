@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import Any
 
 from dislock.lease import Lease, Terms
 from dislock.protocol import Plan, Protocol, SlotPlan
-from dislock.slots import Schedule, Slot
+from dislock.slots import Slot
 from dislock.statements import NEVER, to_micros, to_moment
-from tests.simulation.checks import SECOND, Checks, WatchedTable
-from tests.simulation.process import CONTINUES, LIBRARY, SUPERVISED, Host, Process
-from tests.simulation.server import CONNECT_FAULTS, EXECUTE_FAULTS, Server
+from tests.simulation.checks import Checks, WatchedTable
+from tests.simulation.process import SUPERVISED, Host, Process
+from tests.simulation.scene import BLOWS, SECOND, START, Scene
+from tests.simulation.server import Server
+from tests.simulation.stats import Stats
 from tests.simulation.table import Row
 
-START = to_micros(datetime(2026, 3, 1, 3, 0, tzinfo=timezone.utc))
 #: More events than this mean that something turns in a circle.
 MOST_EVENTS = 200_000
 LEASE_KEY, SLOT_KEY = "cronjob-lock:lease:job", "cronjob-lock:schedule:job"
-BLOWS = ("crash", "crash after", "pause", "suspend", "signal")
-EPISODES = ("cut", "restart", "closed target", "clock", "force", "remove", "lock", "table lock", "remove slot", "blow")
-MINUTELY = Schedule("* * * * *", "UTC")
 
 
 @dataclass
@@ -35,62 +31,11 @@ class Rules:
     protocol: type[Protocol] = Protocol
     table: type[WatchedTable] = WatchedTable
     lease: type[Lease] = Lease
+    #: What the scenes lean towards: a fault that needs three accidents in a row would take long to find.
+    bias: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Stats:
-    """What many histories had in them."""
-
-    histories: int = 0
-    steps: int = 0
-    events: int = 0
-    acquisitions: int = 0
-    runs: int = 0
-    warnings: int = 0
-    #: Losses that were told although the row was still there when the command ended: a lock lost on the way out, or
-    #: an answer that could not be told from a loss.
-    cautious: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    losses: Counter[str] = field(default_factory=Counter)
-    endings: Counter[str] = field(default_factory=Counter)
-
-    def fault(self, kind: str) -> None:
-        self.faults[kind] += 1
-
-    def summary(self) -> str:
-        def listed(counted: Counter[str]) -> str:
-            return ", ".join(f"{name} {number}" for name, number in sorted(counted.items()))
-
-        return (
-            f"{self.histories} histories, {self.steps} steps, {self.acquisitions} acquisitions, {self.runs} runs\n"
-            f"faults, {self.faults.total()} in all: {listed(self.faults)}\n"
-            f"losses by reason: {listed(self.losses)} (with the row still there when the command ended: "
-            f"{self.cautious})\n"
-            f"endings: {listed(self.endings)}"
-        )
-
-
-class Ticks:
-    """A schedule with a tick at each multiple of ``gap`` microseconds."""
-
-    def __init__(self, gap: int) -> None:
-        self.gap = gap
-
-    def slot(self, now: datetime, *, session_zone: str, tolerance: float) -> Slot:
-        micros = to_micros(now)
-        tick = micros - micros % self.gap
-        if tick + self.gap - micros <= min(tolerance * SECOND, self.gap / 2):
-            tick += self.gap
-        gap = timedelta(microseconds=self.gap)
-        first = to_moment(tick)
-        assert first is not None
-        return Slot(first, first + gap, first + 2 * gap)
-
-    def tolerance(self, now: datetime, *, session_zone: str, tolerance: float) -> float:
-        return min(tolerance, self.gap / 2 / SECOND)
-
-
-class History:
+class History(Scene):
     """A database, hosts, processes, and what goes wrong. ``run`` raises ``Violation``."""
 
     lease_key, slot_key = LEASE_KEY, SLOT_KEY
@@ -105,47 +50,16 @@ class History:
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.processes: list[Process] = []
         self.step = 0
+        self.stepped_at = -1.0
         self.stepped = self.stepped_back = self.forced = self.slot_forced = False
         self.checks = Checks(self)
         self.table = rules.table()
         self.table.checks = self.checks
         self.server = Server(self, self.table)
 
-        choice, random = rng.choice, rng.random
-        strategy = choice(("lease", "lease", "lease", "schedule", "schedule", "both", "both"))
-        self.with_lease, self.with_slot = strategy != "schedule", strategy != "lease"
-        self.ttl = choice((1.0, 1.0, 2.0, 3.0, 5.0, 12.0))
-        self.interval = self.ttl * (0.1 + 0.9 * random())
-        self.grace = choice((0.0, 0.2, 1.0, 3.0, 10.0))
-        self.connect_timeout = choice((1.0, 3.0, 10.0))
-        self.targets = tuple(f"db{number}" for number in range(choice((1, 1, 2, 3))))
-        self.real_schedule = self.with_slot and random() < 0.03
-        gap = 60.0 if self.real_schedule else choice((6.0, 10.0, 20.0))
-        self.gap = round(gap * SECOND)
-        self.schedule: Any = MINUTELY if self.real_schedule else Ticks(self.gap)
-        self.asked_tolerance = choice((1.0, 2.0, 5.0))
-        self.tolerance = min(self.asked_tolerance, gap / 2)
-        self.given_slots = self.with_slot and random() < 0.2
-        self.clocks_agree = random() < 0.95
-        spread = self.tolerance * 0.9 if self.clocks_agree else gap
-        self.hosts = [
-            Host(spread * (2 * random() - 1), 2e-4 * (2 * random() - 1), 1000 * random())
-            for _ in range(choice((1, 2, 2, 3, 4)))
-        ]
-        self.modes = choice(((SUPERVISED,), (SUPERVISED,), (SUPERVISED, LIBRARY), (SUPERVISED, CONTINUES, LIBRARY)))
-        self.namesakes = random() < 0.4
-        self.latency = choice((0.0005, 0.002, 0.02))
-        self.rate = choice((0.0, 0.05, 0.2, 0.4))
-        self.connect_faults = rng.sample(CONNECT_FAULTS, choice((1, 2, 4)))
-        self.execute_faults = rng.sample(EXECUTE_FAULTS, choice((1, 2, 7)))
-        self.blows = choice((0.0, 0.1, 0.4))
-        self.unstartable = choice((0.0, 0.0, 0.4))
-        self.scale = self.ttl if self.with_lease else gap / 2
-        self.length = self.scale * choice((0.1, 0.5, 1.0, 2.0))
-        self.quiet = gap * choice((1.2, 2.3)) if self.with_slot else self.ttl * choice((2.0, 4.0))
-        self.calm = self.quiet
-        for _ in range(choice((0, 0, 1, 2, 4))):
-            self.at(self.quiet * random(), self.episode, choice(EPISODES))
+        self.draw(rng, rules.bias)
+        for _ in range(self.troubles):
+            self.at(self.quiet * rng.random(), self.episode, rng.choice(self.kinds))
 
     # Time
 
@@ -243,7 +157,7 @@ class History:
         deadline = since + self.ttl * 1.01 + 0.5
         while self.now < deadline and self.checks.lease_held_at < since:
             self.contend()
-            self.until(self.now + self.ttl / 4)
+            self.until(self.now + self.ttl / 3)
         if not self.stepped and not self.forced:
             self.checks.somebody_holds(since)
 
@@ -276,7 +190,7 @@ class History:
 
     def ended(self, process: Process) -> None:
         if not self.with_slot and self.now < self.quiet:
-            self.after(self.ttl * self.rng.random() * 0.7, self.contend)
+            self.after(self.ttl * (0.15 + self.rng.random()), self.contend)
 
     def episode(self, kind: str) -> None:
         """Something goes wrong for a while."""
@@ -315,7 +229,7 @@ class History:
 
     def set_clock(self, micros: int) -> None:
         self.step += micros
-        self.stepped = True
+        self.stepped, self.stepped_at = True, self.now
         self.stepped_back = self.stepped_back or micros < 0
         for process in self.processes:
             for grant in process.grants:

@@ -81,7 +81,7 @@ class Server:
         history = self.history
         now, random = history.now, history.rng.random
         call = Call(statement, process)
-        call.link, call.done, call.fate = link, answer, "ok"
+        call.link, call.done, call.fate, call.sent = link, answer, "ok", now
         delay = history.latency * (0.5 + random())
         if now < history.quiet:
             if process.host.cut_until > now:

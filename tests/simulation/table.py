@@ -45,11 +45,12 @@ class Row:
 class Call:
     """One statement on its way."""
 
-    __slots__ = ("begun", "done", "fate", "link", "process", "row", "seen", "statement", "version", "waits")
+    __slots__ = ("begun", "done", "fate", "link", "process", "row", "seen", "sent", "statement", "version", "waits")
 
     def __init__(self, statement: Any, process: Any = None) -> None:
         self.statement = statement
         self.process = process
+        self.sent = 0.0
         #: The time of its start, and what its snapshot had.
         self.begun = 0
         self.row: Row | None = None
