@@ -71,6 +71,8 @@ class Checks:
         self.slots: dict[int, Process] = {}
         self.ticks: dict[int, Process] = {}
         self.lease_held_at = -1.0
+        #: How long a request that changed a row was under way, at most, in seconds.
+        self.slowest = 0.0
 
     def fail(self, invariant: str, text: str) -> None:
         raise Violation(invariant, text)
@@ -81,6 +83,7 @@ class Checks:
         history = self.history
         process, key = call.process, call.statement.key
         lease = key == history.lease_key
+        self.slowest = max(self.slowest, history.now - call.sent)
         if row.holder is not None:
             row.holder.ended = row.expire
             self.overrun(row.holder, row, now, "when its row was taken over")
@@ -98,6 +101,7 @@ class Checks:
 
     def moved(self, call: Call, row: Row) -> None:
         grant, process = row.holder, call.process
+        self.slowest = max(self.slowest, self.history.now - call.sent)
         own = grant is not None and grant.process is process
         if own and grant.lease and process.protocol.token is not None:
             own = grant.token == process.protocol.token
@@ -210,7 +214,7 @@ class Checks:
             self.fail("leaving", f"{process} took {seconds:.3f} s to leave")
 
     def somebody_holds(self, since: float) -> None:
-        """Within one TTL after the last fault somebody takes the lease, or holds it still."""
+        """Within one TTL after the last fault (and the delay of a request) somebody takes the lease, or holds it."""
         history = self.history
         row = history.table.rows.get(history.lease_key)
         holder = row.holder.process if row is not None and row.holder is not None else None

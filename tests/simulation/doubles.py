@@ -246,7 +246,16 @@ FORMER_FAULTS: dict[str, Double] = {
         GivenBackTwice, OTHER, namesakes=True, unstartable=0.4, rate=0.4, execute_faults=["cut after"], spread=0.02
     ),
     "renewed-before-its-beginning": _lease(
-        RenewedBeforeItsBeginning, TOKEN, strategy="lease", troubles=2, kinds=["clock"], blows=0.4, ttls=4.0, length=2.0
+        RenewedBeforeItsBeginning,
+        TOKEN,
+        strategy="lease",
+        ttl=1.0,
+        troubles=4,
+        kinds=["clock", "blow"],
+        rate=0.2,
+        ttls=4.0,
+        length=2.0,
+        execute_faults=["hang before", "cut before"],
     ),
 }
 DOUBLES = {**BROKEN_FOR_AN_INVARIANT, **FORMER_FAULTS}
