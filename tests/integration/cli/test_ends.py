@@ -68,7 +68,7 @@ class TestLoss:
 class TestSignals:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_they_reach_the_command_and_the_lease_is_freed(self, lease: Dislock, number: int) -> None:
-        process = running(lease, "DATABASE_URL", *TRAP)
+        process = running(lease, "--kill-grace=0.3", "DATABASE_URL", *TRAP)
         process.send_signal(number)
         ran = lease.finish(process)
         assert (ran.code, ran.out, ran.err) == (9, "caught\n", "")
