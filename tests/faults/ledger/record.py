@@ -1,0 +1,93 @@
+"""What the files of a ledger say. All moments are seconds since boot, the one clock that every process here shares."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+#: The command. A mark every 50 ms is the last sign of life of one that is killed; /proc/uptime is a clock that needs no
+#: program, and that libfaketime does not touch. $1: marks to set, $2: exit code, $3: what it does on SIGTERM.
+COMMAND = r"""
+file=$LEDGER/command-$DISLOCK_FENCING_TOKEN-$$
+mark() { read -r up rest </proc/uptime; echo "$1 $up $DISLOCK_FENCING_TOKEN $DISLOCK_OWNER" >>"$file"; }
+case $3 in obey) trap 'mark term; exit 143' TERM ;; *) trap '' TERM ;; esac
+mark start
+n=$1
+while [ "$n" -gt 0 ]; do sleep 0.05; mark alive; n=$((n - 1)); done
+mark end
+exit "$2"
+"""
+
+
+@dataclass
+class Wrapper:
+    """One wrapper from its start to its end."""
+
+    owner: str
+    """What the row names when it holds the lease: host:pid."""
+    began: float
+    wanted: int
+    """The exit code that its command has when it is left alone."""
+    ended: float = 0.0
+    code: int = -1
+    err: str = ""
+    done: list[str] = field(default_factory=list)
+    """What was done to this very process: ``kill``, ``term``, ``pause``."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    at: float
+    kind: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run of the command."""
+
+    token: int
+    owner: str
+    start: float
+    last: float
+    """Its end, or its last sign of life."""
+    finished: bool
+    """Whether it came to its own end."""
+
+
+@dataclass
+class Ledger:
+    ttl: float
+    wrappers: list[Wrapper]
+    faults: list[Fault]
+    works: list[Work]
+    unreadable: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> Ledger:
+        ledger = cls(float((folder / "ttl").read_text()), [], [], [])
+        ledger.wrappers = [Wrapper(**json.loads(line)) for line in (folder / "wrappers").read_text().splitlines()]
+        ledger.faults = [Fault(**json.loads(line)) for line in (folder / "faults").read_text().splitlines()]
+        for file in sorted(folder.glob("command-*")):
+            work = _work(file.read_text())
+            if work:
+                ledger.works.append(work)
+            else:
+                ledger.unreadable.append(file.name)
+        ledger.works.sort(key=lambda work: (work.start, work.token))
+        return ledger
+
+
+def append(path: Path, entry: Wrapper | Fault) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(entry)) + "\n")
+
+
+def _work(text: str) -> Work | None:
+    # A command that is killed may leave half a line.
+    marks = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    if not marks or any(len(mark) != 4 for mark in marks) or marks[0][0] != "start":
+        return None
+    _, start, token, owner = marks[0]
+    return Work(int(token), owner, float(start), float(marks[-1][1]), finished=marks[-1][0] == "end")

@@ -1,0 +1,191 @@
+"""The faults: each is begun, and most are ended a while later, on a seeded random schedule."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import psutil
+import psycopg
+
+from tests.faults.ledger.record import Fault, append
+from tests.faults.ledger.world import TTL, Host, Running, World, now
+
+Undo = Callable[[], None]
+
+
+class Troubles:
+    """Makes trouble until the world stops. The order of kinds and pauses depends on the seed alone."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self._chance = random.Random(f"{seed}-troubles")
+        self._due: list[tuple[float, Undo]] = []
+        self.counts: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._work)
+        self._failure: BaseException | None = None
+        self._kinds: dict[str, tuple[int, Callable[[], str | None]]] = {
+            "wrapper killed": (8, self._kill),
+            "wrapper paused": (12, self._pause),
+            "wrapper terminated": (8, self._terminate),
+            "network wedged": (6, lambda: self._network("wedge", 6)),
+            "network slow": (6, lambda: self._network("delay", 4, self._chance.uniform(0.02, 0.4))),
+            "network refusing": (4, lambda: self._network("refuse", 4)),
+            "answers swallowed": (5, lambda: self._network("swallow_answers", 4)),
+            "connections cut": (6, lambda: self._network("cut", None)),
+            "connections half closed": (4, lambda: self._network("half_close", None)),
+            "claim's answer lost": (5, lambda: self._lose(b"INSERT INTO")),
+            "renewal's answer lost": (5, lambda: self._lose(b"UPDATE")),
+            "server restarted at once": (2, self._restart),
+            "backends terminated": (5, self._terminate_backends),
+            "backend frozen": (6, self._freeze),
+            "connections exhausted": (3, self._crowd),
+            "row locked": (5, lambda: self._lock("SELECT FROM key_value FOR UPDATE")),
+            "table locked": (3, lambda: self._lock("LOCK TABLE key_value IN EXCLUSIVE MODE")),
+        }
+
+    def __enter__(self) -> Troubles:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        if self._failure:
+            raise self._failure
+
+    def _work(self) -> None:
+        kinds = list(self._kinds)
+        weights = [self._kinds[kind][0] for kind in kinds]
+        try:
+            while not self._world.stopping:
+                kind = self._chance.choices(kinds, weights)[0]
+                target = self._kinds[kind][1]()
+                if target is not None:
+                    self.counts[kind] += 1
+                    append(self._world.folder / "faults", Fault(now(), kind, target))
+                self._undo_until(time.monotonic() + self._chance.uniform(0.3, 2.0))
+        except BaseException as failure:  # noqa: BLE001 - raised where the block is left
+            self._failure = failure
+        finally:
+            for _, undo in self._due:
+                undo()
+
+    def _undo_until(self, end: float) -> None:
+        while True:
+            self._due.sort(key=lambda entry: entry[0])
+            while self._due and self._due[0][0] <= time.monotonic():
+                self._due.pop(0)[1]()
+            remaining = min([end, *(moment for moment, _ in self._due[:1])]) - time.monotonic()
+            if time.monotonic() >= end:
+                return
+            time.sleep(max(0.0, remaining))
+
+    def _later(self, longest: float, undo: Undo) -> None:
+        self._due.append((time.monotonic() + self._chance.uniform(0.3, longest), undo))
+
+    # Wrappers
+
+    def _victim(self) -> Running | None:
+        """Often the one that holds the lease, else anyone."""
+        with self._world.lock:
+            running = list(self._world.running.values())
+        holder = None
+        if self._chance.random() < 0.7:
+            with contextlib.suppress(psycopg.Error):
+                rows = self._ask("SELECT value FROM key_value WHERE expire_at > clock_timestamp()")
+                holder = next((r for r in running if rows and r.entry.owner == rows[0][0]), None)
+        return holder or (self._chance.choice(running) if running else None)
+
+    def _kill(self) -> str | None:
+        victim = self._victim()
+        return victim.entry.owner if victim and self._world.send(victim, signal.SIGKILL, "kill") else None
+
+    def _terminate(self) -> str | None:
+        victim = self._victim()
+        return victim.entry.owner if victim and self._world.send(victim, signal.SIGTERM, "term") else None
+
+    def _pause(self) -> str | None:
+        victim = self._victim()
+        if not victim or victim.paused or not self._world.send(victim, signal.SIGSTOP, "pause"):
+            return None
+        self._later(2.5 * TTL, lambda: void(self._world.send(victim, signal.SIGCONT, "")))
+        return victim.entry.owner
+
+    # Networks
+
+    def _network(self, trouble: str, longest: float | None, *arguments: float) -> str:
+        host: Host = self._chance.choice(self._world.hosts)
+        getattr(host.proxy, trouble)(*arguments)
+        if longest is not None:
+            self._later(longest, host.proxy.resume)
+        return host.name
+
+    def _lose(self, request: bytes) -> str:
+        host: Host = self._chance.choice(self._world.hosts)
+        host.proxy.lose_answer(request, then_cut=self._chance.random() < 0.5)
+        return host.name
+
+    # The server
+
+    def _ask(self, query: str) -> list[tuple[str, ...]]:
+        with psycopg.connect(self._world.server.url(), autocommit=True, connect_timeout=2) as connection:
+            return connection.execute("SET statement_timeout = '2s'") and connection.execute(query).fetchall()
+
+    def _restart(self) -> str:
+        self._world.server.stop("immediate")
+        time.sleep(self._chance.uniform(0.0, 1.5 * TTL))
+        self._world.server.start()
+        return "server"
+
+    def _terminate_backends(self) -> str | None:
+        with contextlib.suppress(psycopg.Error):
+            self._ask("SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE usename = 'app'")
+            return "server"
+        return None
+
+    def _freeze(self) -> str | None:
+        with contextlib.suppress(psycopg.Error, psutil.NoSuchProcess):
+            rows = self._ask("SELECT pid::text FROM pg_stat_activity WHERE usename = 'app'")
+            if rows:
+                backend = psutil.Process(int(self._chance.choice(rows)[0]))
+                backend.suspend()
+                self._later(5, lambda: thaw(backend))
+                return str(backend.pid)
+        return None
+
+    def _crowd(self) -> str:
+        guests = contextlib.ExitStack()
+        with contextlib.suppress(psycopg.Error):
+            while True:
+                guests.enter_context(psycopg.connect(self._world.server.url(user="app"), connect_timeout=2))
+        self._later(4, lambda: leave(guests))
+        return "server"
+
+    def _lock(self, statement: str) -> str | None:
+        with contextlib.suppress(psycopg.Error):
+            connection = psycopg.connect(self._world.server.url(), connect_timeout=2)
+            # A superuser's own lock must not wait behind what it is to disturb.
+            connection.execute("SET LOCAL lock_timeout = '1s'")
+            connection.execute(statement)
+            self._later(1.2 * TTL, connection.close)
+            return "key_value"
+        return None
+
+
+def void(_: object) -> None:
+    return
+
+
+def thaw(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.resume()
+
+
+def leave(guests: contextlib.ExitStack) -> None:
+    with contextlib.suppress(psycopg.Error):
+        guests.close()
