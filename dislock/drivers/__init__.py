@@ -42,9 +42,9 @@ def sever(descriptor: int) -> None:
         double.shutdown(socket.SHUT_RDWR)
 
 
-def recall_time(by: float) -> float:
-    """When to call back a statement that is sent now and has to be answered by then."""
-    return by - min(RECALL, (by - clock()) / 12)
+def recall_time(by: float, now: float) -> float:
+    """When to call back a statement that is sent now and has to be answered by ``by``."""
+    return by - min(RECALL, (by - now) / 12)
 
 
 def recall(connection: PGconn) -> None:

@@ -106,7 +106,7 @@ class Tasks:
             return await cursor.fetchall()
 
         task = _start(execute())
-        await run.wait(task, recall_time(step.by), linger=LINGER - RECALL)
+        await run.wait(task, recall_time(step.by, clock()), linger=LINGER - RECALL)
         if recalled := not task.done():
             recall(connection.pgconn)
             await run.wait(task, step.by, linger=RECALL)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from dislock.drivers import RECALL
+from dislock.drivers import RECALL, recall_time
 from dislock.errors import DislockError
 from dislock.statements import Statement
 from dislock.steps import (
@@ -134,8 +134,7 @@ class Simulated:
         elif isinstance(step, Execute):
             assert self._link is not None
             world.execute(self._link, step.statement, partial(self._executed, self._turn))
-            recall = step.by - min(RECALL, (step.by - world.clock()) / 20)
-            world.call_at(recall, partial(self._recall, self._turn))
+            world.call_at(recall_time(step.by, world.clock()), partial(self._recall, self._turn))
             world.call_at(step.by, partial(self._over, self._turn))
             if self._leave.requested:
                 self._linger()

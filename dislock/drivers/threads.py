@@ -105,7 +105,7 @@ class Threads:
         link, table = self._link, self._table
         assert link is not None
         call = link.submit(lambda: link.execute(step.statement, table))
-        self._wait(run, recall_time(step.by), lambda: call.done, linger=LINGER - RECALL)
+        self._wait(run, recall_time(step.by, clock()), lambda: call.done, linger=LINGER - RECALL)
         if recalled := not call.done:
             link.recall()
             self._wait(run, step.by, lambda: call.done, linger=RECALL)
