@@ -83,6 +83,8 @@ def check_hold(_target: Target, lock: LockIdentity, grip: Grip) -> None:
 
     SQLAlchemy is asked first, because after a commit there may be no connection left to ask. The server is asked as
     well: SQLAlchemy does not know of a COMMIT sent as text, nor of locks that went with a savepoint.
+
+    The first argument is there because ``run_sync`` gives it; the grip remembers the connection.
     """
     if grip.transaction is None or not grip.transaction.is_active:
         raise _lost(lock, "its transaction ended")
