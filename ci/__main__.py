@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -37,8 +38,7 @@ environment:
 
 def main(arguments: Sequence[str]) -> int:
     kinds, options = _parse(arguments)
-    # As Ctrl-C does: whatever runs is ended in order.
-    signal.signal(signal.SIGTERM, _interrupt)
+    _plain_process()
     tallies: list[Tally] = []
     try:
         main_environment().make()
@@ -91,6 +91,18 @@ def _tell(outcome: Outcome, seconds: float) -> Tally:
     for name in tally.failures:
         print(f"  failed: {name}")
     return tally
+
+
+def _plain_process() -> None:
+    """What a process inherits besides the environment, as tests expect it: a job in the background ignores SIGINT."""
+    # Whatever runs is ended in order; a program that is started later has the default again.
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _interrupt)
+    for other in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD):
+        signal.signal(other, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # The embedded server's account has to read what is installed.
+    os.umask(0o022)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

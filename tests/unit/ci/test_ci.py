@@ -119,3 +119,21 @@ def test_without_a_suitable_python_one_sentence_says_what_to_do(bare_path: Path)
     done = pick(bare_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "apt install" in done.stderr
+
+
+def test_ignored_and_blocked_signals_do_not_reach_the_tests() -> None:
+    script = """
+import signal, subprocess, sys
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+from ci.__main__ import _plain_process
+_plain_process()
+subprocess.run([sys.executable, "-c", '''
+import signal
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+assert signal.getsignal(signal.SIGHUP) == signal.getsignal(signal.SIGQUIT) == signal.SIG_DFL
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+'''], check=True)
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
