@@ -115,17 +115,20 @@ class Checks:
             self.fail("another's row", f"{process} changed the row of {grant and grant.process}: {call.statement}")
 
     def overrun(self, grant: Grant, row: Row, now: int, when: str) -> None:
-        """Whether a command of this grant runs although its row has ended."""
+        """Whether work of this grant goes on although its row has ended: a command at all, others untold."""
         process = grant.process
-        if not process.running or grant is not process.lease or process.mode != SUPERVISED:
+        if not process.running or grant is not process.lease:
             return
         if process.dead or process.paused or grant.disturbed or row.holder is not grant:
             return
         over = (now - row.expire) / SECOND
         if process.resumed >= 0.0:
             over = min(over, self.history.now - process.resumed - AFTER_A_PAUSE)
-        if over > 0:
-            self.fail("past its expiry", f"{process} ran {over:.6f} s past the end of its row, {when}")
+        if process.mode == SUPERVISED:
+            if over > 0:
+                self.fail("past its expiry", f"{process} ran {over:.6f} s past the end of its row, {when}")
+        elif process.loss is None and over > LATENESS:
+            self.fail("every loss is told", f"{process} was not told {over:.6f} s after the end of its row, {when}")
 
     # At a process
 

@@ -16,6 +16,7 @@ from dislock.statements import GiveBackSlot, MoveExpiry
 from dislock.steps import Answer, Connect, Done, Execute, Failed, Failure, Steps, Wait
 from tests.simulation.checks import WatchedTable
 from tests.simulation.history import Rules
+from tests.simulation.process import LIBRARY
 from tests.simulation.table import Row
 
 
@@ -46,6 +47,14 @@ class NoRoomForTheGrace(Lease):
     @property
     def stop_time(self) -> float:
         return self._sent + self.terms.ttl
+
+
+class GivenUpTooLate(Lease):
+    """A program is told of a loss when another may long be at work."""
+
+    @property
+    def stop_time(self) -> float:
+        return self._sent + 2 * self.terms.ttl
 
 
 class CountedFromTheAnswer(Lease):
@@ -228,6 +237,7 @@ BROKEN_FOR_AN_INVARIANT: dict[str, Double] = {
     "no-room-for-the-grace": _lease(NoRoomForTheGrace, PAST),
     "counted-from-the-answer": _lease(CountedFromTheAnswer, PAST),
     "expiry-not-asked": _table(ExpiryNotAsked, TOLD),
+    "given-up-too-late": _lease(GivenUpTooLate, TOLD, strategy="lease", modes=(LIBRARY,), rate=0.2),
     "name-alone": _table(NameAlone, OTHER),
     "freed-to-the-epoch": _lease(FreedToTheEpoch, TOKEN),
     "release-believed": _protocol(ReleaseBelieved, TOLD),
