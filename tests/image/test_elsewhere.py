@@ -32,7 +32,7 @@ def mounted(place: Path) -> dict[str, dict[str, str]]:
 
 
 def test_no_c_library(containers: Containers, installed: Path, variables: dict[str, str]) -> None:
-    command = ("/opt/put here/dislock", "DATABASE_URL", "sh", "-c", "echo ran; ls /lib /usr/lib 2>/dev/null")
+    command = ("/opt/put here/dislock", "DATABASE_URL", "sh", "-c", "echo ran; ls /lib /usr/lib 2>/dev/null || true")
     base = engine.BASES["BASE_IMAGE"]
     ended = containers.run(base, *command, environment=variables, volumes=mounted(installed), user="65532:65532")
     assert (ended.code, ended.out, ended.err) == (0, "ran\n", "")
@@ -81,13 +81,13 @@ def test_no_shell_and_nothing_else(
     engine.have(client, engine.BASES["BASE_IMAGE"])
     dockerfile = (
         f"FROM {runtime} AS dislock\nFROM {engine.BASES['BASE_IMAGE']} AS tools\nFROM scratch\n"
-        "COPY --from=tools /bin/busybox /job\nCOPY --from=dislock /dislock /opt/lock\n"
-        'ENTRYPOINT ["/opt/lock/dislock", "DATABASE_URL"]\nCMD ["/job", "ls", "/", "/opt"]\n'
+        "COPY --from=tools /bin/busybox /busybox\nCOPY --from=dislock /dislock /opt/lock\n"
+        'ENTRYPOINT ["/opt/lock/dislock", "DATABASE_URL"]\nCMD ["/busybox", "ls", "/", "/opt"]\n'
     )
     image = engine.make_image(client, dockerfile)
     ended = containers.run(image, environment=variables, user="12345:12345", read_only=True)
     assert (ended.code, ended.err) == (0, "")
-    assert {"job", "opt", "lock"} <= set(ended.out.split())
+    assert {"busybox", "opt", "lock"} <= set(ended.out.split())
     assert "bin" not in ended.out.split()
 
 
