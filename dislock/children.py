@@ -156,8 +156,8 @@ class Child:
         except OSError as error:
             self._end(Failed(not_started(self._command, self._environment, error)))
             return
-        except BaseException as error:  # noqa: BLE001 - handed to the owner, who raises it
-            self._end(Failed(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the command does not run
+            self._end(Failed(NotStarted(126, f"cannot run {self._command[0]!r}: {error}")))
             return
         # The terminal's signals go to the whole group, but one that is pending here may have come before the fork.
         pid = self._process.pid

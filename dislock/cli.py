@@ -86,7 +86,11 @@ def _under_locks(settings: Settings, signals: Signals, started: float, logger: L
     from dislock.session import Holding
 
     context = settings.context
-    holding = Holding(context, settings.strategies, supervised=True, started=started)
+    try:
+        holding = Holding(context, settings.strategies, supervised=True, started=started)
+    except ConfigurationError as error:
+        # All else was checked before: it is the connection string.
+        raise ConfigurationError(f"{settings.url_variable}: {error}") from None
     signals.on_early(holding.request_leave)
     logger.debug("asking for %s of %r as %s", ", ".join(settings.strategies), context.lock_key, context.owner)
     if not holding.acquire():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from dislock.context import LockContext
 from dislock.errors import LEASE_LOST_EXIT_CODE
 from dislock.runner import Interrupted, NotStarted, supervise
 from dislock.session import Holding
+from dislock.settings import current_environment
 from dislock.signals import die_of_interrupt
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def run_with_locks(command: Sequence[str], context: LockContext, strategies: Ite
         raise ValueError("command must be a sequence of the program and its arguments")
     holding = Holding(context, strategies, supervised=True)
     holding.acquire()
-    environment = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
-    return run_held(holding, command, environment, None)
+    return run_held(holding, command, current_environment(), None)
 
 
 def run_held(
@@ -46,23 +45,24 @@ def run_held(
     context = holding.planned.context
     started = interrupted = False
     try:
+        everything = {**environment, **lock_environment(holding)}
+        # Unless it is told otherwise, the command has begun, so its slot stays taken.
+        started = True
         ended = supervise(
             command,
-            environment={**environment, **lock_environment(holding)},
+            environment=everything,
             signals=signals,
             subscribe=None if holding.planned.continues else holding.on_loss,
             kill_grace=context.kill_grace_seconds,
         )
         code, started, interrupted = ended.code, ended.started, ended.interrupted
     except NotStarted as error:
+        started = False
         logger.error("%s", error)  # noqa: TRY400 - an operator needs the sentence, not where it was raised
         code = error.code
     except Interrupted as error:
+        started = False
         code = 128 + error.number
-    except BaseException:
-        # The command had begun, so its slot stays taken.
-        started = True
-        raise
     finally:
         loss = holding.release(started=started)
     if loss and not holding.planned.continues:
@@ -84,4 +84,5 @@ def lock_environment(holding: Holding) -> dict[bytes, bytes]:
     }
     if slot:
         told["DISLOCK_SLOT"] = (slot.tick or slot.expires).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {name.encode(): os.fsencode(value) for name, value in told.items()}
+    # UTF-8 whatever the locale: a key must look the same to a command on every host.
+    return {name.encode(): value.encode() for name, value in told.items()}

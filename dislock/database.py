@@ -102,6 +102,11 @@ class Database:
             key: (given.get(key) or self._implied.get(key) or "").split(",") for key in ("host", "hostaddr", "port")
         }
         number = max(len(lists["host"]), len(lists["hostaddr"]))
+        if not all(
+            port == "" or (port.isascii() and port.isdigit() and 0 < int(port) < 65536) for port in lists["port"]
+        ):
+            # libpq would look up the host first. What stands there may be a part of a password.
+            raise ConfigurationError("the database URL has a port that is no number from 1 to 65535")
         if number == 1:
             return [Target(given, self._name(lists["host"][0], lists["hostaddr"][0], lists["port"][0]))]
         for key in ("host", "hostaddr", "port"):

@@ -34,6 +34,7 @@ class Settings:
     strategies: tuple[str, ...]
     command: list[str]
     log_level: int
+    url_variable: str
     notices: tuple[str, ...] = ()
     """What the user should be told, although the run goes on."""
 
@@ -49,10 +50,12 @@ def load(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Setti
     parsed = _parse(argv)
     if not isinstance(parsed, _Arguments):
         return parsed
-    url = _url(parsed.url_variable, environ)
-    if not parsed.command:
-        raise ConfigurationError(f"no command was given; {_USAGE}")
-    return _Reader(parsed.options, environ).settings(url, parsed.command)
+    return _Reader(parsed.options, environ).settings(parsed.url_variable, parsed.command)
+
+
+def current_environment() -> dict[bytes, bytes]:
+    """The environment as this program has it now, for a command of the library."""
+    return dict(os.environb)
 
 
 def original_environment() -> dict[bytes, bytes]:
@@ -130,7 +133,10 @@ class _Reader:
         self._environ = environ
         self._notices: list[str] = []
 
-    def settings(self, url: str, command: list[str]) -> Settings:
+    def settings(self, url_variable: str, command: list[str]) -> Settings:
+        url = _url(url_variable, self._environ)
+        if not command:
+            raise ConfigurationError(f"no command was given; {_USAGE}")
         strategies = self._value("LOCK_STRATEGY")
         values = {
             option.variable: self._value(option.variable)
@@ -162,7 +168,7 @@ class _Reader:
             # A field of the schedule alone; without one its default does no harm.
             **({"slot_tolerance_seconds": values["LOCK_SLOT_TOLERANCE_SECONDS"]} if SCHEDULE in strategies else {}),
         )
-        return Settings(context, strategies, list(command), values[_LEVEL], tuple(self._notices))
+        return Settings(context, strategies, list(command), values[_LEVEL], url_variable, tuple(self._notices))
 
     def _value(self, variable: str) -> Any:
         """The checked value of a setting, or None when it is neither set nor has a default."""

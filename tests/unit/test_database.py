@@ -83,6 +83,12 @@ def test_one_port_is_for_all_hosts_and_two_are_not_for_three() -> None:
         targets("host=a,b,c port=1,2")
 
 
+@pytest.mark.parametrize("port", ["port", "0", "65536", "-1", "\uff11\uff12"])
+def test_a_port_that_is_none_is_refused_before_the_host_is_looked_up(port: str) -> None:
+    with pytest.raises(ConfigurationError, match="port"):
+        targets(f"host=nowhere.invalid port={port}")
+
+
 def test_hosts_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOST", "a,b")
     assert [target["host"] for target in targets("dbname=d")] == ["a", "b"]
