@@ -68,7 +68,7 @@ class Troubles:
                 if target is not None:
                     self.counts[kind] += 1
                     append(self._world.folder / "faults", Fault(now(), kind, target))
-                self._undo_until(time.monotonic() + self._chance.uniform(0.3, 2.0))
+                self._undo_until(time.monotonic() + self._chance.uniform(0.4, 2.4))
         except BaseException as failure:  # noqa: BLE001 - raised where the block is left
             self._failure = failure
         finally:
@@ -95,7 +95,7 @@ class Troubles:
         with self._world.lock:
             running = list(self._world.running.values())
         holder = None
-        if self._chance.random() < 0.7:
+        if self._chance.random() < 0.5:
             with contextlib.suppress(psycopg.Error):
                 rows = self._ask("SELECT value FROM key_value WHERE expire_at > clock_timestamp()")
                 holder = next((r for r in running if rows and r.entry.owner == rows[0][0]), None)

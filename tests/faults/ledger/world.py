@@ -124,7 +124,8 @@ class World:
 
     def _run(self, chance: random.Random, host: Host) -> None:
         wanted = chance.choice((0, 0, 7))
-        command = ["sh", "-c", COMMAND, "work", str(chance.randrange(2, 80)), str(wanted)]
+        marks = chance.randrange(2, 20) if chance.random() < 0.7 else chance.randrange(60, 300)
+        command = ["sh", "-c", COMMAND, "work", str(marks), str(wanted)]
         command.append(chance.choice(("obey", "obey", "obey", "ignore")))
         err = self.folder / f"err-{threading.get_ident()}"
         settings = {**SETTINGS, "DATABASE_URL": host.url, "LEDGER": self.folder, **host.clock}

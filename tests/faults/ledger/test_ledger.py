@@ -1,0 +1,124 @@
+"""The ledger for a while, and proof that its checker finds what it is there to find."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci import in_ci
+from tests.faults.ledger.__main__ import run
+from tests.faults.ledger.check import check
+from tests.faults.ledger.record import Ledger, Work, Wrapper
+
+pytestmark = pytest.mark.integration
+#: Three minutes at most with CI=true, one otherwise, both with the start and the end of it all.
+SECONDS = float(os.environ.get("DISLOCK_LEDGER_SECONDS", "150" if in_ci() else "40"))
+SEED = int(os.environ.get("DISLOCK_LEDGER_SEED", "0")) or int.from_bytes(os.urandom(3), "big")
+
+
+@pytest.mark.slow
+def test_nobody_twice_and_no_exit_code_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = run(tmp_path, SECONDS, SEED)
+    with capsys.disabled():
+        print(f"\n{report}")
+    assert not report.verdict.violations, str(report)
+    assert report.verdict.counts["runs"], "a ledger without a run proves nothing"
+    assert sum(report.faults.values()), "a ledger without a fault proves nothing"
+
+
+def test_the_checker_catches_a_program_that_locks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same world, the same files, and in place of the lock a program that just runs its command."""
+    unlocked = Path(__file__).with_name("unlocked.py")
+    monkeypatch.setenv("DISLOCK_TEST_COMMAND", f"{sys.executable} {unlocked}")
+    report = run(tmp_path, 10.0, 1, wrappers=8)
+    assert any("two at one time" in violation for violation in report.verdict.violations)
+
+
+def wrapper(number: int, began: float, ended: float, code: int = 0, **more: object) -> Wrapper:
+    values = {"err": "dislock: warning: the lease was lost\n" if code == 75 else "", "wanted": 0, **more}
+    return Wrapper(owner=f"host:{number}", began=began, ended=ended, code=code, **values)  # type: ignore[arg-type]
+
+
+def work(number: int, start: float, last: float, *, finished: bool = True) -> Work:
+    return Work(token=number, owner=f"host:{number}", start=start, last=last, finished=finished)
+
+
+def verdict(wrappers: list[Wrapper], works: list[Work]) -> tuple[list[str], int]:
+    works.sort(key=lambda each: each.start)
+    result = check(Ledger(4.0, wrappers, [], works))
+    return result.violations, len(result.excused)
+
+
+def test_runs_in_turn_are_well() -> None:
+    wrappers = [wrapper(1, 0, 5), wrapper(2, 4, 9), wrapper(3, 4, 5)]
+    assert verdict(wrappers, [work(1, 1, 4), work(2, 5, 8)]) == ([], 0)
+
+
+def test_two_at_one_time_is_a_violation() -> None:
+    found, _ = verdict([wrapper(1, 0, 5), wrapper(2, 1, 9)], [work(1, 1, 4), work(2, 3, 8)])
+    assert any("two at one time" in violation for violation in found)
+
+
+def test_two_at_one_time_of_a_paused_wrapper_is_excused_if_its_token_is_the_smaller_one() -> None:
+    paused = wrapper(1, 0, 9, 75, done=["pause"])
+    assert verdict([paused, wrapper(2, 1, 9)], [work(1, 1, 6, finished=False), work(2, 5, 8)]) == ([], 1)
+    paused = wrapper(3, 0, 9, 75, done=["pause"])
+    found, _ = verdict([paused, wrapper(2, 1, 9)], [work(3, 1, 6, finished=False), work(2, 5, 8)])
+    assert any("two at one time" in violation for violation in found)
+
+
+def test_a_pause_of_the_other_one_is_no_excuse() -> None:
+    wrappers = [wrapper(1, 0, 9, 75), wrapper(2, 1, 9, 75, done=["pause"])]
+    found, _ = verdict(wrappers, [work(1, 1, 6, finished=False), work(2, 5, 8, finished=False)])
+    assert any("two at one time" in violation for violation in found)
+
+
+def test_success_on_a_lock_that_another_had_is_a_violation() -> None:
+    paused = wrapper(1, 0, 9, 0, done=["pause"])
+    found, _ = verdict([paused, wrapper(2, 1, 9)], [work(1, 1, 6), work(2, 5, 8)])
+    assert any("success on a lock that another had" in violation for violation in found)
+
+
+def test_a_token_that_falls_is_a_violation() -> None:
+    found, _ = verdict([wrapper(2, 0, 4), wrapper(1, 5, 9)], [work(2, 1, 3), work(1, 6, 8)])
+    assert any("the token fell" in violation for violation in found)
+
+
+def test_a_token_twice_is_a_violation() -> None:
+    again = Work(token=1, owner="host:2", start=6, last=8, finished=True)
+    found, _ = verdict([wrapper(1, 0, 4), wrapper(2, 5, 9)], [work(1, 1, 3), again])
+    assert any("token 1 was given 2 times" in violation for violation in found)
+
+
+@pytest.mark.parametrize(
+    ("liar", "ran"),
+    [
+        pytest.param(wrapper(1, 0, 5, 0), work(1, 1, 4, finished=False), id="a success that did not come to its end"),
+        pytest.param(wrapper(1, 0, 5, 0), None, id="a skip for nobody"),
+        pytest.param(wrapper(1, 0, 5, 75, err=""), work(1, 1, 4), id="a loss without a word"),
+        pytest.param(wrapper(1, 0, 5, 1, err="no lock\n"), work(1, 1, 4), id="a failure that ran"),
+        pytest.param(wrapper(1, 0, 5, 1), None, id="a failure without a word"),
+        pytest.param(wrapper(1, 0, 5, 143), None, id="terminated by nobody"),
+        pytest.param(wrapper(1, 0, 5, 137), None, id="killed by nobody"),
+        pytest.param(wrapper(1, 0, 5, 7), work(1, 1, 4), id="another code than the command's"),
+        pytest.param(wrapper(1, 0, 5, 0, err="Traceback\n"), work(1, 1, 4), id="a traceback"),
+    ],
+)
+def test_an_exit_code_that_lies_is_a_violation(liar: Wrapper, ran: Work | None) -> None:
+    assert verdict([liar], [ran] if ran else [])[0]
+
+
+def test_a_ledger_is_read_from_its_files(tmp_path: Path) -> None:
+    (tmp_path / "ttl").write_text("4.0")
+    (tmp_path / "faults").write_text('{"at": 1.0, "kind": "x", "target": "y"}\n')
+    (tmp_path / "wrappers").write_text('{"owner": "h:1", "began": 1, "wanted": 0, "ended": 2, "code": 0}\n')
+    # The last line of a command that was killed may be half of one.
+    (tmp_path / "command-5-1").write_text("start 1.00 5 h:1\nalive 1.05 5 h:1\nali")
+    (tmp_path / "command-6-2").write_text("alive 1.00 6 h:2\n")
+    ledger = Ledger.read(tmp_path)
+    assert ledger.works == [Work(5, "h:1", 1.0, 1.05, finished=False)]
+    assert ledger.unreadable == ["command-6-2"]
+    assert [fault.kind for fault in ledger.faults] == ["x"]
