@@ -80,17 +80,10 @@ def compile_modules(root: Path, folder: Path) -> None:
 
     It is done by the folder's own launcher and interpreter, which so show that they run.
     """
-    command = [
-        str(root / "bin" / "python3"),
-        "-IS",
-        "-m",
-        "compileall",
-        "-q",
-        "-b",
-        "--invalidation-mode",
-        "unchecked-hash",
-    ]
-    subprocess.run([*command, "-s", str(root), "-p", "/dislock", str(folder)], check=True)
+    command = [str(root / "bin" / "python3"), "-S", "-s", "-m", "compileall", "-q", "-b"]
+    options = ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/dislock"]
+    # The order of sets in bytecode follows from the hash seed.
+    subprocess.run([*command, *options, str(folder)], env={"PYTHONHASHSEED": "0"}, check=True)
     for source in [*folder.rglob("*.py")]:
         source.unlink()
     for cache in [*folder.rglob("__pycache__")]:
