@@ -14,7 +14,8 @@ from dislock.context import LeaseLossPolicy, LockContext
 from dislock.drivers import clock
 from dislock.errors import ConfigurationError, DislockError, LeaseLostError, Loss, LossReason
 from dislock.lease import Terms
-from dislock.protocol import Plan, Protocol, Senses, SlotPlan
+from dislock.plan import Plan, Senses, SlotPlan
+from dislock.protocol import Protocol
 from dislock.slots import Schedule, Slot
 
 if TYPE_CHECKING:

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import count
 
+from dislock.conversation import Conversation
 from dislock.errors import (
     ConfigurationError,
     DatabaseUnavailableError,
@@ -21,7 +19,8 @@ from dislock.errors import (
     UnknownOutcomeError,
 )
 from dislock.lease import Lease, Terms, lock_timeout
-from dislock.slots import Schedule, Slot
+from dislock.plan import Plan, Senses, SlotPlan
+from dislock.slots import Slot
 from dislock.statements import (
     EPOCH,
     ClaimLease,
@@ -33,72 +32,19 @@ from dislock.statements import (
     to_micros,
     to_moment,
 )
-from dislock.steps import (
-    LINGER,
-    NO_ANSWER,
-    Answer,
-    Close,
-    Connect,
-    Done,
-    Execute,
-    Failed,
-    Failure,
-    Steps,
-    Unanswered,
-    Wait,
-)
+from dislock.steps import LINGER, NO_ANSWER, Done, Failed, Steps, Unanswered, Wait
 
 #: Seconds that freeing may take; with a statement that was in flight, leaving takes at most 5 seconds in all.
 LEAVE_SECONDS = 5.0 - LINGER
-#: Seconds between two tries to reach the database at start: the first pause, doubled up to the second.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-
-#: Makes a statement from the moment at which it is sent and the moment by which its answer must be there.
-Make = Callable[[float, float], Statement]
 
 
-@dataclass(frozen=True)
-class SlotPlan:
-    """Which slot is wanted: the one given, or the one that the schedule has for the start."""
-
-    key: str
-    slot: Slot | None = None
-    schedule: Schedule | None = None
-    tolerance: float = 5.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that an acquisition needs to know; durations in seconds, ``started`` by the driver's clock."""
-
-    targets: tuple[str, ...]
-    owner: str
-    connect_timeout: float
-    started: float
-    delay: float = 0.0
-    slot: SlotPlan | None = None
-    lease: Terms | None = None
-
-
-@dataclass(frozen=True)
-class Senses:
-    """What a protocol perceives of its surroundings: clocks in seconds, chance in [0, 1), and a way to speak."""
-
-    clock: Callable[[], float]
-    wall: Callable[[], float]
-    chance: Callable[[], float]
-    say: Callable[[int, str], None]
-
-
-class Protocol:
+class Protocol(Conversation):
     """One acquisition of one set of locks: ``acquire``, then ``keep`` if there is a lease, then ``release``."""
 
     def __init__(self, plan: Plan, senses: Senses) -> None:
+        super().__init__(plan.targets, senses)
         self._plan = plan
-        self._clock, self._wall = senses.clock, senses.wall
-        self._chance, self._say = senses.chance, senses.say
-        self._connected = False
-        self._doubtful = False
+        self._wall, self._say = senses.wall, senses.say
         self.slot: Slot | None = None
         self.lease: Lease | None = None
         self.token: int | None = None
@@ -318,60 +264,6 @@ class Protocol:
                 f"statement still arrives it stays taken until {slot.expires}; delete the row with this key to free it",
             )
         self.slot = None
-
-    # Reaching the database
-
-    def _insist(self, make: Make, by: float, *, repeat: bool = True) -> Steps[Answer]:
-        """Asks until there is an answer that counts, or until there is no time left.
-
-        ``repeat=False``: not once more when it may have been carried out. A slot ends at the same moment for everyone,
-        so a repeated give-back could free it from a namesake who took it after the first.
-        """
-        self._doubtful = False
-        for attempt in count():
-            answer = yield from self._ask(make, by)
-            permanent = isinstance(answer, Failed) and answer.failure.permanent
-            if isinstance(answer, Done) or answer.leave or permanent or (self._doubtful and not repeat):
-                return answer
-            # Random, so that many hosts that start at one moment do not come back at one moment.
-            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16)) * (0.5 + self._chance())
-            if self._clock() + pause >= by:
-                return answer
-            if (yield Wait(self._clock() + pause)).leave:
-                return replace(answer, leave=True)
-        raise AssertionError("count() does not end")
-
-    def _ask(self, make: Make, by: float) -> Steps[Answer]:
-        """One try: connects if need be, and carries out the statement, made at the moment at which it is sent."""
-        if not self._connected and (failed := (yield from self._reach(by))):
-            return failed
-        answer = yield Execute(make(self._clock(), by), by)
-        if isinstance(answer, Unanswered) or (isinstance(answer, Failed) and answer.failure.broken):
-            self._connected = False
-            self._doubtful = True
-        return answer
-
-    def _reach(self, by: float) -> Steps[Failed | None]:
-        """Connects to the first target that can be had; each gets an equal share of the time that is left."""
-        failures: list[Failure] = []
-        leave = False
-        for index, name in enumerate(self._plan.targets):
-            now = self._clock()
-            answer = yield Connect(index, now + (by - now) / (len(self._plan.targets) - index))
-            if isinstance(answer, Done):
-                self._connected = True
-                # Told once only: whoever wanted the connection must hear it.
-                return Failed(Failure("told to leave"), leave=True) if answer.leave else None
-            failures.append(answer.failure if isinstance(answer, Failed) else Failure(f"{name} did not answer in time"))
-            leave = answer.leave
-            if leave:
-                break
-        text = "; ".join(dict.fromkeys(failure.text for failure in failures))
-        return Failed(Failure(text, permanent=all(failure.permanent for failure in failures)), leave)
-
-    def _close(self) -> Steps[None]:
-        self._connected = False
-        yield Close()
 
 
 def _trouble(answer: Failed | Unanswered) -> str:

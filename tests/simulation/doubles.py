@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dislock.conversation import Make
 from dislock.errors import DatabaseUnavailableError, DislockError, LockNotAcquiredError, Loss, UnknownOutcomeError
 from dislock.lease import Lease, Terms
-from dislock.protocol import Make, Protocol, SlotPlan
+from dislock.plan import SlotPlan
+from dislock.protocol import Protocol
 from dislock.slots import Slot
 from dislock.statements import GiveBackSlot, MoveExpiry
 from dislock.steps import Answer, Connect, Done, Execute, Failed, Failure, Steps, Wait

@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 from dislock.lease import Lease, Terms
-from dislock.protocol import Plan, Protocol, SlotPlan
+from dislock.plan import Plan, SlotPlan
+from dislock.protocol import Protocol
 from dislock.slots import Slot
 from dislock.statements import NEVER, to_micros, to_moment
 from tests.simulation.checks import Checks, WatchedTable

@@ -21,7 +21,7 @@ from dislock.errors import (
     LossReason,
     UnknownOutcomeError,
 )
-from dislock.protocol import Plan, Senses
+from dislock.plan import Plan, Senses
 from dislock.session import STOP_SECONDS
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from dislock.errors import (
     UnknownOutcomeError,
 )
 from dislock.lease import Terms
-from dislock.protocol import LEAVE_SECONDS, Plan, Protocol, Senses, SlotPlan
+from dislock.plan import Plan, Senses, SlotPlan
+from dislock.protocol import LEAVE_SECONDS, Protocol
 from dislock.slots import Slot
 from dislock.statements import ClaimLease, ClaimSlot, GiveBackSlot, Inspect, MoveExpiry, ReadClock, to_micros
 from dislock.steps import Answer, Close, Connect, Done, Execute, Failed, Failure, Step, Unanswered, Wait

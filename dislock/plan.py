@@ -1,0 +1,42 @@
+"""What an acquisition is told, and what it perceives: plain values and functions, so that any driver can make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dislock.lease import Terms
+from dislock.slots import Schedule, Slot
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """Which slot is wanted: the one given, or the one that the schedule has for the start."""
+
+    key: str
+    slot: Slot | None = None
+    schedule: Schedule | None = None
+    tolerance: float = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that an acquisition needs to know; durations in seconds, ``started`` by the driver's clock."""
+
+    targets: tuple[str, ...]
+    owner: str
+    connect_timeout: float
+    started: float
+    delay: float = 0.0
+    slot: SlotPlan | None = None
+    lease: Terms | None = None
+
+
+@dataclass(frozen=True)
+class Senses:
+    """What a protocol perceives of its surroundings: clocks in seconds, chance in [0, 1), and a way to speak."""
+
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+    chance: Callable[[], float]
+    say: Callable[[int, str], None]
