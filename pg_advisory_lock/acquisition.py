@@ -7,8 +7,9 @@ All of it works on SQLAlchemy's synchronous objects. The asynchronous ones are s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, CursorResult, TextClause
 from sqlalchemy.engine import RootTransaction
 
 from pg_advisory_lock import statements
@@ -89,7 +90,7 @@ def check_hold(_target: Target, lock: LockIdentity, grip: Grip) -> None:
     if grip.transaction is None or not grip.transaction.is_active:
         raise _lost(lock, "its transaction ended")
     mode = statements.SHARED_MODE if lock.shared else statements.EXCLUSIVE_MODE
-    row = grip.connection.execute(statements.STILL_HELD, {"key": lock.lock_key, "mode": mode}).one()
+    row = _ask(grip.connection, statements.STILL_HELD, key=lock.lock_key, mode=mode).one()
     if (row.pid, row.began) != (grip.pid, grip.began):
         raise _lost(lock, "its transaction ended, and another one is open now")
     if not row.held:
@@ -119,7 +120,7 @@ def _try_then_wait(connection: Connection, lock: LockIdentity, timeout: int) -> 
 
 
 def _try(connection: Connection, lock: LockIdentity) -> Grip | None:
-    row = connection.execute(statements.try_lock(lock.shared), {"key": lock.lock_key}).one()
+    row = _ask(connection, statements.try_lock(lock.shared), key=lock.lock_key).one()
     return Grip(connection, connection.get_transaction(), row.pid, row.began) if row.taken else None
 
 
@@ -131,9 +132,8 @@ def _wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | Ba
     """
     # A savepoint of the connection, not of the session: it leaves the session's objects as they are.
     savepoint = connection.begin_nested()
-    parameters = {"key": lock.lock_key, "timeout": str(timeout)}
     try:
-        row = connection.execute(statements.wait_lock(lock.shared), parameters).one()
+        row = _ask(connection, statements.wait_lock(lock.shared), key=lock.lock_key, timeout=str(timeout)).one()
     except BaseException as error:
         # The statement runs under no lock_timeout but ours, so this state says that ours ran out.
         contention = isinstance(error, Exception) and sqlstate(error) == LOCK_NOT_AVAILABLE
@@ -151,8 +151,13 @@ def _wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | Ba
     return Grip(connection, connection.get_transaction(), row.pid, row.began)
 
 
+def _ask(connection: Connection, statement: TextClause, **parameters: object) -> CursorResult[Any]:
+    # Where the connection streams its results, the lock would be taken in a cursor, by three round trips.
+    return connection.execute(statement, parameters, execution_options={"stream_results": False, "yield_per": None})
+
+
 def _holders(connection: Connection, lock: LockIdentity) -> list[LockHolder]:
-    rows = connection.execute(statements.HOLDERS, {"key": lock.lock_key})
+    rows = _ask(connection, statements.HOLDERS, key=lock.lock_key)
     return [
         LockHolder(
             pid=row.pid,

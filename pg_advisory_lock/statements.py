@@ -2,8 +2,6 @@
 """All SQL of the package.
 
 Functions are named with their schema, so that no function of the same name on a search path can answer in their place.
-Every statement asks for ordinary results: under ``stream_results`` the acquisition would run in a cursor, when and if
-somebody fetches.
 """
 
 from __future__ import annotations
@@ -11,9 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import BigInteger, BindParameter, Text, TextClause, bindparam, text
-
-# The cast serves drivers that write the number into the statement: there the smallest key would parse as numeric.
-_KEY = "CAST(:key AS bigint)"
 
 # Names one transaction: a server process cannot begin two in the same microsecond. In microseconds and as a number,
 # because the printed form of a time depends on settings that may change in the middle of a transaction.
@@ -23,16 +18,16 @@ _TRANSACTION = (
 )
 
 # How pg_locks shows an advisory lock on one bigint: two halves, and objsubid 1 (locks on two integers have 2).
-_THIS_LOCK = f"""
+_THIS_LOCK = """
     l.locktype = 'advisory' AND l.objsubid = 1
     AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
-    AND ((CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint)) = {_KEY}"""
+    AND ((CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint)) = :key"""
 
 
 def _statement(sql: str, *more: str) -> TextClause:
     parameters: list[BindParameter[Any]] = [bindparam("key", type_=BigInteger)]
     parameters += [bindparam(name, type_=Text) for name in more]
-    return text(sql).bindparams(*parameters).execution_options(stream_results=False)
+    return text(sql).bindparams(*parameters)
 
 
 def try_lock(shared: bool) -> TextClause:
@@ -46,7 +41,7 @@ def wait_lock(shared: bool) -> TextClause:
 
 
 def _try(function: str) -> TextClause:
-    return _statement(f"SELECT pg_catalog.{function}({_KEY}) AS taken, {_TRANSACTION}")
+    return _statement(f"SELECT pg_catalog.{function}(:key) AS taken, {_TRANSACTION}")
 
 
 def _wait(function: str) -> TextClause:
@@ -60,7 +55,7 @@ WITH caller AS MATERIALIZED (
 ), limited AS MATERIALIZED (
     SELECT lock_timeout, pg_catalog.set_config('lock_timeout', :timeout, true) AS limit_set FROM caller
 ), locked AS MATERIALIZED (
-    SELECT lock_timeout, pg_catalog.{function}({_KEY}) AS lock_set FROM limited WHERE limit_set IS NOT NULL
+    SELECT lock_timeout, pg_catalog.{function}(:key) AS lock_set FROM limited WHERE limit_set IS NOT NULL
 )
 SELECT {_TRANSACTION}, pg_catalog.set_config('lock_timeout', lock_timeout, true) AS restored FROM locked""",
         "timeout",

@@ -55,6 +55,11 @@ def test_holders_and_waiters_of_this_key_and_no_other(
     reader.rollback()
     assert waiting.result(20)
     assert [(holder.pid, holder.granted) for holder in asker.holders()] == [(pid, True)]
+    writer.rollback()
+    newcomer = enter(way)
+    newcomer.sql("SET application_name = 'newcomer'")
+    newcomer.lock()
+    assert [holder.application_name for holder in asker.holders()] == ["newcomer"]
 
 
 def test_locks_of_other_databases_and_of_two_integers_are_not_seen(
