@@ -144,10 +144,10 @@ class Lease:
             return self._loss(LossReason.REMOVED, "its row was removed from the table", grace)
         if holder != self.terms.owner or ends not in self._known:
             until = to_moment(ends)
+            # A standby that was promoted without the last renewals still names us, with an end of an earlier one.
+            how = "changed by others, or by a failover," if holder == self.terms.owner else "changed by others"
             return self._loss(
-                LossReason.TAKEN,
-                f"its row was changed by others and now names {holder}, until {until or 'infinity'}",
-                grace,
+                LossReason.TAKEN, f"its row was {how} and now names {holder}, until {until or 'infinity'}", grace
             )
         if ends <= told:
             return self._loss(LossReason.EXPIRED, "its row ended by the database's clock before it was renewed", grace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_a_hosts_clock_that_is_set_in_mid_run_changes_nothing(
     for offset in ("+3600", "-3600"):
         clock.set(offset)
         end = table.ends()
-        until(lambda end=end: table.renewed(end), PATIENCE, "a renewal")
+        until(partial(table.renewed, end), PATIENCE, "a renewal")
     assert run.tell().ended() == (0, "")
     assert table.live() == {}
 
@@ -168,6 +169,7 @@ def test_a_databases_clock_that_is_set_back_keeps_the_lease_and_the_order_of_tok
         assert run.tell().ended() == (0, "")
         # The row was freed at a moment that has not come yet by the clock that was set back: within five seconds.
         after = until(lambda: attempt(start, server), PATIENCE, "a run after the clock has caught up")
+        assert after is not None
         assert after.told["DISLOCK_FENCING_TOKEN"] > run.told["DISLOCK_FENCING_TOKEN"]
         assert after.tell().ended() == (0, "")
 

@@ -90,3 +90,39 @@ def test_a_command_that_ignores_sigterm_is_killed_before_the_row_ends(
     for process in frozen:
         process.resume()
     assert ended < own_table.ends(), "host and server have one clock here"
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_command_that_succeeds_while_its_wrapper_is_stopped_past_its_ttl_is_no_success(
+    start: Start, database_url: str, table: Table, taken: bool
+) -> None:
+    first = start(database_url, SHORT).up()
+    first.send(signal.SIGSTOP)
+    until(lambda: psutil.Process(first.pid).status() == psutil.STATUS_STOPPED, what="the stop")
+    first.tell(0)
+    until(lambda: not alive(first.command), PATIENCE, "the end of the command")
+    until(lambda: not table.live(), PATIENCE, "the end of the row")
+    second = start(database_url, SHORT).up() if taken else None
+    code, err = first.send(signal.SIGCONT).ended()
+    assert (code, err.count("\n")) == (75, 1)
+    if second:
+        assert table.live() == {"lease": second.told["DISLOCK_OWNER"]}
+        assert second.tell().ended() == (0, "")
+
+
+def test_a_wrapper_stopped_while_its_claim_is_answered_never_starts_its_command(
+    start: Start, database_url: str, table: Table
+) -> None:
+    """The lease was good for two seconds, and they are over when it learns that it has it."""
+    table.ask(
+        "CREATE FUNCTION take_time() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$"
+    )
+    table.ask("CREATE TRIGGER slow AFTER INSERT ON key_value FOR EACH ROW EXECUTE FUNCTION take_time()")
+    run = start(database_url, SHORT)
+    until(lambda: table.waiting("PgSleep"), PATIENCE, "the claim")
+    run.send(signal.SIGSTOP)
+    until(lambda: table.ask("SELECT 1 FROM key_value WHERE expire_at <= clock_timestamp()"), PATIENCE, "its end")
+    code, err = run.send(signal.SIGCONT).ended()
+    assert (code, err.count("\n")) == (1, 1)
+    assert not run.started

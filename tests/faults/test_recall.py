@@ -33,9 +33,12 @@ def test_by_the_threads(database_url: str, table: Table) -> None:
     holding = Holding(context(database_url), ["schedule"])
     with psycopg.connect(database_url) as blocker:
         blocker.execute("LOCK TABLE key_value IN EXCLUSIVE MODE")
-        leave = threading.Thread(
-            target=lambda: (until(lambda: table.waiting("Lock"), PATIENCE), holding.request_leave())
-        )
+
+        def leave_when_it_waits() -> None:
+            until(lambda: table.waiting("Lock"), PATIENCE)
+            holding.request_leave()
+
+        leave = threading.Thread(target=leave_when_it_waits)
         leave.start()
         assert holding.acquire() is False
         leave.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psutil
 import psycopg
 import pytest
@@ -69,7 +71,7 @@ def test_connections_that_are_terminated_are_replaced_in_silence(start: Start, d
         (backend,) = until(table.backends, what="a connection")
         table.ask("SELECT pg_terminate_backend(%s)", backend)
         end = table.ends()
-        until(lambda end=end: table.renewed(end), PATIENCE, "a renewal on another connection")
+        until(partial(table.renewed, end), PATIENCE, "a renewal on another connection")
     assert run.tell().ended() == (0, "")
     assert table.live() == {}
 

@@ -114,6 +114,7 @@ class Run:
         """Has the command end with that code."""
         # Not blocking: a command that is gone has no end of the pipe open, and then there is nobody to tell.
         pipe = until(self._open_pipe, PATIENCE, "the command's readiness")
+        assert pipe is not None
         with os.fdopen(pipe, "w") as file:
             file.write(f"{code}\n")
         return self

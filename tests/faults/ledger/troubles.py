@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import psycopg
@@ -85,8 +86,8 @@ class Troubles:
                 return
             time.sleep(max(0.0, remaining))
 
-    def _later(self, longest: float, undo: Undo) -> None:
-        self._due.append((time.monotonic() + self._chance.uniform(0.3, longest), undo))
+    def _later(self, longest: float, undo: Undo, shortest: float = 0.3) -> None:
+        self._due.append((time.monotonic() + self._chance.uniform(shortest, longest), undo))
 
     # Wrappers
 
@@ -113,7 +114,9 @@ class Troubles:
         victim = self._victim()
         if not victim or victim.paused or not self._world.send(victim, signal.SIGSTOP, "pause"):
             return None
-        self._later(2.5 * TTL, lambda: void(self._world.send(victim, signal.SIGCONT, "")))
+        # Short enough to be nothing, or long enough for somebody else to begin.
+        longest, shortest = self._chance.choice(((1.0, 0.3), (4 * TTL, 1.5 * TTL)))
+        self._later(longest, lambda: void(self._world.send(victim, signal.SIGCONT, "")), shortest)
         return victim.entry.owner
 
     # Networks
@@ -132,9 +135,10 @@ class Troubles:
 
     # The server
 
-    def _ask(self, query: str) -> list[tuple[str, ...]]:
+    def _ask(self, query: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._world.server.url(), autocommit=True, connect_timeout=2) as connection:
-            return connection.execute("SET statement_timeout = '2s'") and connection.execute(query).fetchall()
+            connection.execute("SET statement_timeout = '2s'")
+            return connection.execute(query).fetchall()
 
     def _restart(self) -> str:
         self._world.server.stop("immediate")
