@@ -14,13 +14,16 @@ COPY . .
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.cache \
     test -s dist/dislock.pyz || build/pyz
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.cache \
-    build/runtime --folder /out/dislock && build/runtime --pack /out/dislock --output /out/archive
+    build/runtime --folder /out/dislock
 # Users and groups are added to the base image's own, which differ from base to base.
 COPY --from=base /etc/passwd /etc/group /out/image/etc/
 RUN build/runtime_image /out/image
 
+FROM build AS packed
+RUN build/runtime --pack /out/dislock --output /out/archive
+
 FROM scratch AS archive
-COPY --from=build /out/archive/ /
+COPY --from=packed /out/archive/ /
 
 FROM scratch AS runtime
 ARG VERSION=unreleased

@@ -1,4 +1,7 @@
-"""The same contract on a container of the default image: ``docker run`` is the command, and PID 1 is the program."""
+"""The same contract on a container of the default image: ``docker run`` is the command, and PID 1 is the program.
+
+Without the tests of usage and settings, which end before anything that a container could change.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from tests.image.engine import DockerClient
 # ruff: noqa: F403 - the contract's tests and their fixtures are collected from here once more, for another command
 from tests.integration.cli.test_ends import *
 from tests.integration.cli.test_runs import *
-from tests.integration.cli.test_usage import *
 from tests.support.contract import bare, dislock, lease, on_this_host
 
 __all__ = ["bare", "dislock", "lease", "on_this_host"]
