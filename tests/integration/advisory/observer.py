@@ -8,7 +8,8 @@ from typing import Any
 
 import psycopg
 
-_PATIENCE = 30.0
+#: Seconds; only a machine that is busy with much else ever needs more than one.
+_PATIENCE = 120.0
 
 
 class Observer:

@@ -21,7 +21,7 @@ WORKERS = 8
 PROGRAM = "tests.integration.advisory.increments"
 ROOT = Path(__file__).parents[3]
 #: Seconds; a quiet machine with two processors needs about ten.
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 class Crowd:
