@@ -13,7 +13,6 @@ from pathlib import Path
 BUILT = {
     "openssl": ("libcrypto", rb"OpenSSL (\d+\.\d+\.\d+[a-z]?) "),
     "krb5": ("libkrb5-", rb"KRB5_BRAND: krb5-(\d+(?:\.\d+)+)"),
-    "openldap": ("libldap", rb"OpenLDAP: .*?(\d+\.\d+\.\d+)"),
     "cyrus-sasl": ("libsasl2", rb"\0(2\.\d+\.\d+)\0"),
 }
 Component = dict[str, object]
