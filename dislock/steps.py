@@ -5,8 +5,8 @@ from the clock that it is given. Every step names the moment (by that clock, in 
 driver returns by then, whatever the network does**, and abandons a connection that did not answer. That duty is what
 makes losing a lease independent of the database.
 
-A driver can be told to leave (a signal, a cancelled task, the end of a block). It then ends a ``Wait`` or a
-``Connect`` at once, lets an ``Execute`` in flight have ``LINGER`` seconds more, and sets ``leave`` on every answer.
+A driver can be told to leave (a signal, a cancelled task, the end of a block). It then ends a ``Wait`` at once and a
+``Connect`` soon, lets an ``Execute`` in flight have ``LINGER`` seconds more, and sets ``leave`` on every answer.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -84,11 +85,15 @@ class Tasks:
     async def _connect(self, step: Connect, run: _Run) -> Answer:
         parameters = options(self._database.targets[step.target].parameters, step.by - clock())
         task = _start(psycopg.AsyncConnection.connect(**parameters))
-        await run.wait(task, step.by, linger=0.0)
+        # Told to leave, it has a moment to come about, because then it can be closed in order.
+        await run.wait(task, step.by, linger=GOODBYE)
         if not task.done():
             task.cancel()
             await run.wait(task, clock() + GOODBYE)
-        if not task.done() or task.cancelled():
+        if not task.done():
+            return Unanswered(run.told())
+        if task.cancelled():
+            _forget(task)
             return Unanswered(run.told())
         if error := task.exception():
             return self._explain(error, run, broken=False)
@@ -172,6 +177,14 @@ class _Run:
             except asyncio.CancelledError as cancelled:
                 self.cancelled = cancelled
                 self._leave.requested = True
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Frees what a cancelled attempt to connect still refers to: libpq closes its socket when nobody does."""
+    try:
+        task.result()
+    except asyncio.CancelledError as cancelled:
+        traceback.clear_frames(cancelled.__traceback__)
 
 
 def _start(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

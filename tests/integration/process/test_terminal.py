@@ -120,6 +120,8 @@ def test_key_reaches_the_command_once_and_kill_is_passed_on(shell: Terminal, tmp
         shell.type(keys)
         expected.append(f"{name}@kernel")
         eventually(lambda: words(tmp_path / "leader")[2:] == expected, f"{expected}")
+    # Standard signals do not queue: one that comes while the terminal's is still pending would be lost in it.
+    eventually(lambda: not pending(wrapper, signal.SIGINT), "the wrapper took the terminal's signal")
     os.kill(wrapper, signal.SIGINT)
     expected.append("SIGINT")
     eventually(lambda: words(tmp_path / "leader")[2:] == expected, f"{expected}")
@@ -129,6 +131,12 @@ def test_key_reaches_the_command_once_and_kill_is_passed_on(shell: Terminal, tmp
     # The child of the command got what the terminal sent, and not what was sent to the wrapper alone.
     assert words(tmp_path / "member")[2:] == expected[:3]
     os.kill(member, signal.SIGKILL)
+
+
+def pending(pid: int, number: int) -> bool:
+    """Whether a signal to the whole process is still waiting to be taken (proc(5), ShdPnd)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.split("ShdPnd:")[1].split()[0], 16) >> (number - 1) & 1)
 
 
 def test_key_in_the_moment_of_the_fork(tmp_path: Path) -> None:
