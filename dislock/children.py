@@ -70,6 +70,9 @@ class Child:
         self._report = report
         # Looked up before the fork: after it nothing may be imported.
         self._set_death_signal = _death_signal_setter()
+        # Loading this takes a while on a busy machine: not when the lease has been found good for a start.
+        import subprocess  # noqa: F401 - used in `_spawn`
+
         self._process: Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._begun = False

@@ -82,10 +82,11 @@ def supervise(
         orphans=signals is not None and os.getpid() == 1,
         report=events.put,
     )
-    if subscribe is not None:
-        subscribe(events.put)
     if signals is not None and (number := signals.stop()) is not None:
         raise Interrupted(number)
+    if subscribe is not None:
+        # The last thing before the start, because it tells of a lease that is over by now.
+        subscribe(events.put)
     if not events.empty():
         return Ended(128 + signal.SIGTERM, lost=True, started=False)
     run = _Run(child, events, signals, kill_grace)

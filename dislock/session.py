@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from dislock.context import LockContext
+from dislock.drivers import clock
 from dislock.errors import Loss, LossReason
 from dislock.planning import Planned, View, crashed, normalize_strategies, refuse_deferred
 from dislock.protocol import Protocol
@@ -88,6 +89,10 @@ class Holding:
 
     def on_loss(self, listener: Callable[[Loss], None]) -> None:
         """Calls back once when the lease is lost, from the renewing thread, or now if it is lost already."""
+        # On a busy machine the renewing thread may not have run since: nothing is begun on a lease whose time is up.
+        lease = self.protocol.lease
+        if lease and (overdue := lease.overdue(clock())):
+            self._report(overdue)
         with self._reporting:
             if not self._reported:
                 self._listeners.append(listener)
