@@ -15,13 +15,13 @@ from tests.image import engine
 from tests.image.engine import DockerClient
 
 # ruff: noqa: F403 - the contract's tests and their fixtures are collected from here once more, for another command
+from tests.integration.cli import test_runs as runs
 from tests.integration.cli.test_ends import *
 from tests.integration.cli.test_runs import *
-from tests.support.contract import bare, dislock, lease, on_this_host
+from tests.support.contract import Dislock, bare, dislock, lease, on_this_host
 
 __all__ = ["bare", "dislock", "lease", "on_this_host"]
 pytestmark = pytest.mark.integration
-
 
 #: Hands on the environment that it was started with, and no more. An empty command line must stay empty, which it
 #: does only when the entrypoint is given.
@@ -47,3 +47,11 @@ def dislock_command(client: DockerClient, image: str, tmp_path: Path) -> Iterato
     yield [str(script), image]
     for container in client.containers.list(all=True, filters={"label": label}):
         container.remove(force=True)
+
+
+class TestCommand(runs.TestCommand):  # type: ignore[no-redef]  # in place of the one imported above
+    """An engine is asked in JSON, so a container's arguments are text; on the folder they are tried byte by byte."""
+
+    def test_its_arguments_arrive_byte_by_byte(self, each: Dislock) -> None:
+        words = ["", " ", "a b", "é", "--help", "--", "$HOME", "*", "'", "two\nlines"]
+        assert each.run("DATABASE_URL", "--", "printf", "<%s>", *words).out == "".join(f"<{word}>" for word in words)
