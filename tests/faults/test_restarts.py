@@ -77,7 +77,7 @@ def test_connections_that_are_terminated_are_replaced_in_silence(start: Start, d
 
 
 def test_a_frozen_backend_is_left_behind(start: Start, server: Postgres, own_table: Table) -> None:
-    run = start(server.url(), LONG).up()
+    run = start(server.url(), LONG, {"RUN_LOCK_TTL_SECONDS": 15}).up()
     (backend,) = until(own_table.backends, what="a connection")
     frozen = psutil.Process(backend)
     end = own_table.ends()
@@ -96,7 +96,7 @@ def test_a_frozen_backend_that_wakes_after_the_lease_was_freed(
     start: Start, server: Postgres, own_table: Table
 ) -> None:
     """A late renewal must not bring a freed row back to life, nor take it from the next holder."""
-    run = start(server.url(), LONG).up()
+    run = start(server.url(), LONG, {"RUN_LOCK_TTL_SECONDS": 15}).up()
     (backend,) = until(own_table.backends, what="a connection")
     frozen = psutil.Process(backend)
     frozen.suspend()

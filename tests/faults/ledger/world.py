@@ -124,7 +124,7 @@ class World:
 
     def _run(self, chance: random.Random, host: Host) -> None:
         wanted = chance.choice((0, 0, 7))
-        marks = chance.randrange(2, 20) if chance.random() < 0.7 else chance.randrange(60, 300)
+        marks = chance.randrange(2, 15) if chance.random() < 0.75 else chance.randrange(50, 120)
         command = ["sh", "-c", COMMAND, "work", str(marks), str(wanted)]
         command.append(chance.choice(("obey", "obey", "obey", "ignore")))
         err = self.folder / f"err-{threading.get_ident()}"
