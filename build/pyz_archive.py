@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import pyz_natives
@@ -85,6 +86,9 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
     members["__main__.py"] = (HERE / "_bootstrap" / "guard.py").read_bytes()
     for module in ("__init__", *MODULES):
         members[f"_bootstrap/{module}.py"] = (HERE / "_bootstrap" / f"{module}.py").read_bytes()
+    # What unpack.py reads in place of the archive's directory, and checks each member against.
+    unpacked = (n for n in sorted(members) if n.startswith(("site-packages/", "later/", "natives/")))
+    members["_bootstrap/sums"] = "".join(f"{zlib.crc32(members[n])} {n}\n" for n in unpacked).encode()
     return members
 
 

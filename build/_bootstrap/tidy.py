@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
-import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from _bootstrap import start
 
 ABANDONED = 3600  # s after which a half-made folder that nobody holds is nobody's
 UNUSED = 30 * start.DAY
-CACHE = re.compile(r"[0-9a-f]{16}-\S+")
 
 
 def in_background(root: str, folder: str) -> None:
@@ -29,9 +26,16 @@ def remove_at_end(folder: str) -> int:
 
     def wait(parent: int) -> None:
         os.read(parent, 1)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
     return apart(wait)
+
+
+def remove(folder: str) -> None:
+    """All of a folder, as far as that can be done."""
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def apart(task: Callable[[int], None]) -> int:
@@ -45,17 +49,27 @@ def apart(task: Callable[[int], None]) -> int:
         try:
             os.setsid()
             if not os.fork():
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)
+                for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    signal.signal(ignored, signal.SIG_IGN)
                 os.chdir("/")
-                os.closerange(0, parent)
-                os.closerange(parent + 1, os.sysconf("SC_OPEN_MAX"))
+                for number in open_descriptors():
+                    if number != parent:
+                        with suppress(OSError):
+                            os.close(number)
                 task(parent)
         finally:
             os._exit(0)
     os.close(parent)
     os.waitpid(child, 0)
     return end
+
+
+def open_descriptors() -> Iterable[int]:
+    """All that are open now; without /proc, all that could be: there may be a million."""
+    try:
+        return [int(number) for number in os.listdir("/proc/self/fd")]
+    except OSError:
+        return range(os.sysconf("SC_OPEN_MAX"))
 
 
 def tidy(root: str, folder: str) -> None:
@@ -68,8 +82,14 @@ def tidy(root: str, folder: str) -> None:
         with suppress(OSError):
             if name.startswith((".new-", ".old-")):
                 remove_unused(f"{root}/{name}", ABANDONED)
-            elif CACHE.fullmatch(name) and name != os.path.basename(folder):
+            elif is_cache(name) and name != os.path.basename(folder):
                 remove_unused(f"{root}/{name}", UNUSED)
+
+
+def is_cache(name: str) -> bool:
+    """Whether a build of this program made it: other things may lie beside ours."""
+    build, dash, _ = name.partition("-")
+    return bool(dash) and len(build) == len(start.BUILD) and not build.strip("0123456789abcdef")
 
 
 def remove_unused(place: str, after: float) -> None:
@@ -82,5 +102,5 @@ def remove_unused(place: str, after: float) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         gone = f"{os.path.dirname(place)}/.old-{os.urandom(8).hex()}"
         os.rename(place, gone)
-        shutil.rmtree(gone)
+        remove(gone)
     os.close(lock)

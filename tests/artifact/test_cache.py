@@ -126,6 +126,18 @@ class TestFirstStart:
         works(zipapp)
         assert zipapp.caches() == [cache]
 
+    def test_a_damaged_file_is_told(self, zipapp: Zipapp) -> None:
+        content = bytearray(zipapp.file.read_bytes())
+        # In the middle of this host's natives.
+        content[len(content) // 2 - 6_000_000 :: 1_000_000] = bytes(
+            len(content[len(content) // 2 - 6_000_000 :: 1_000_000])
+        )
+        zipapp.file.unlink()
+        zipapp.file.write_bytes(content)
+        zipapp.file.chmod(0o755)
+        one_line(zipapp.run("--version"), 1, "damaged", str(zipapp.file))
+        assert zipapp.caches() == zipapp.half_made() == []
+
 
 class TestName:
     def test_renamed_linked_and_called_from_elsewhere(self, zipapp: Zipapp) -> None:

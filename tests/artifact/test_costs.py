@@ -57,7 +57,10 @@ def test_a_run_loads_only_its_own(traced: Zipapp, database_url: str, strategy: s
     ran = traced.run("DATABASE_URL", "echo", "ran")
     assert (ran.code, ran.out) == (0, "ran\n")
     assert "psycopg_binary" in imported(ran)
-    assert imported(ran).isdisjoint(absent | {"runpy", "site", "pkgutil"})
+    if not Path("/usr/share/zoneinfo/UTC").exists():
+        # Without zone files the host takes the ones that came with the file.
+        absent = absent - {"tzdata"}
+    assert imported(ran).isdisjoint(absent | {"runpy", "site", "pkgutil"}), imported(ran) & absent
 
 
 @pytest.mark.integration

@@ -48,8 +48,8 @@ def test_an_authority_that_is_not_the_servers(job: Zipapp, server: TlsServer, tm
 
 def test_system_means_the_hosts_own_bundle(job: Zipapp, server: TlsServer) -> None:
     # The host trusts the server's authority, by the variable that any OpenSSL follows.
-    given = {"DATABASE_URL": server.url(sslrootcert="system"), "SSL_CERT_FILE": str(server.root)}
-    ran = job.run("DATABASE_URL", "sh", "-c", "echo $SSL_CERT_FILE; env | grep -c SSL_", **given)
+    job.environment |= {"DATABASE_URL": server.url(sslrootcert="system"), "SSL_CERT_FILE": str(server.root)}
+    ran = job.run("DATABASE_URL", "sh", "-c", "echo $SSL_CERT_FILE; env | grep -c SSL_")
     assert (ran.code, ran.out, ran.err) == (0, f"{server.root}\n1\n", "")
 
 
