@@ -89,7 +89,7 @@ def contenders(store: Path) -> dict[str, Contender]:
     staged = store / "staged"
     shutil.rmtree(staged, ignore_errors=True)
     subprocess.run(
-        [shiv / "python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(staged), str(ROOT)], check=True
+        [str(shiv / "python"), "-m", "pip", "install", "-q", "--no-deps", "--target", str(staged), str(ROOT)], check=True
     )
     subprocess.run(
         [str(shiv / "shiv"), "--reproducible", "--site-packages", str(staged), "-c", "dislock", "-o", str(plain),
@@ -108,7 +108,7 @@ def environment(folder: Path, *requirements: str) -> Path:
     """The programs of a virtual environment with these packages, at their newest."""
     if not (folder / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     # Away from the checkout, where a package of that name would be found installed.
     subprocess.run([*pip, "--upgrade", *requirements], check=True, cwd=folder)
     return folder / "bin"
