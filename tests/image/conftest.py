@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tarfile
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -57,12 +57,18 @@ def archive(built: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def folder(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive unpacked on this host, in a place with a blank and a letter beyond ASCII in its name."""
+def folder(client: DockerClient, runtime: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder on this host, in a place with a blank and a letter beyond ASCII in its name."""
     place = tmp_path_factory.mktemp("unpacked") / "läuft hier"
     place.mkdir()
-    with tarfile.open(archive) as tar:
-        tar.extractall(place)
+    packed = place / "packed.tar"
+    container = client.containers.create(runtime)
+    try:
+        with packed.open("wb") as file:
+            file.writelines(container.get_archive("/dislock")[0])
+    finally:
+        container.remove()
+    subprocess.run(["tar", "-xf", packed, "-C", place], check=True)
     return place / "dislock"
 
 

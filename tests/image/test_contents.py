@@ -91,6 +91,17 @@ def test_it_is_small(client: DockerClient, image: str, runtime: str, archive: Pa
     assert archive.stat().st_size / 1e6 <= 22
 
 
+def test_the_archive_holds_the_same_folder(in_runtime: Files, archive: Path) -> None:
+    with tarfile.open(archive) as tar:
+        members = list(tar)
+        packed = {member.name: (member.mode, file.read()) for member in members if (file := tar.extractfile(member))}
+    ours = {name: found for name, found in in_runtime.items() if name.startswith("dislock/") and found[0].isreg()}
+    assert packed == {name: (member.mode, content) for name, (member, content) in ours.items()}
+    # Whoever unpacks it as root makes it root's.
+    assert {(member.uid, member.gid, member.uname, member.gname) for member in members} == {(0, 0, "", "")}
+    assert [member.name for member in members if member.mode & 0o022] == []
+
+
 @pytest.mark.parametrize("target", ["image", "runtime"])
 def test_how_it_starts(client: DockerClient, target: str, request: pytest.FixtureRequest) -> None:
     config = client.images.get(request.getfixturevalue(target)).attrs["Config"]
