@@ -76,6 +76,9 @@ class AcquiredLocks:
         try:
             loss = await self._driver.run(protocol.keep(), self._leave)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end as a loss, never as silence
+            if self._planned.forked:
+                # An event loop does not work on in a child, and the lease is the parent's.
+                return
             loss = protocol.loss = crashed(error, self._planned.context.lease_key)
         if loss:
             self._report(loss)

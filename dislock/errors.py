@@ -81,6 +81,10 @@ class LeaseLostError(DislockError):
         super().__init__(loss.sentence)
         self.loss = loss
 
+    def __reduce__(self) -> tuple[type[LeaseLostError], tuple[Loss]]:
+        # An exception is made again from its message, which is not what this one takes; workers send theirs home.
+        return type(self), (self.loss,)
+
     @property
     def reason(self) -> LossReason:
         return self.loss.reason

@@ -13,14 +13,20 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
+
+def _existing(*names: str) -> tuple[signal.Signals, ...]:
+    # Windows lacks most; there this module is imported with the library and not used.
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
 #: Signals that ask a command to end; they go to its whole process group.
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+ENDING = _existing("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 #: Signals whose meaning is the command's own; they go to the command alone, never to its children.
-MESSAGES = (signal.SIGUSR1, signal.SIGUSR2)
+MESSAGES = _existing("SIGUSR1", "SIGUSR2")
 
 # Wakes the listening thread. Sent to that thread alone, so it is never mistaken for one from outside, and nobody
 # sends it from outside: the kernel does so only for a timer that counts a process's CPU time.
-_WAKE = signal.SIGVTALRM
+_WAKE: int = getattr(signal, "SIGVTALRM", 0)
 # asm-generic/siginfo.h; the signal module does not name it. A sender in another PID namespace also shows as pid 0,
 # so si_pid would not do.
 _SI_KERNEL = 0x80

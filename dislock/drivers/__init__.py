@@ -36,6 +36,12 @@ def options(parameters: dict[str, str], seconds: float) -> dict[str, Any]:
     return {**parameters, **limit, "autocommit": True, "prepare_threshold": None}
 
 
+def decline_signals() -> None:
+    """Leaves signals to the threads of the program: a handler must not have to wait for one that waits for a server."""
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
 def sever(descriptor: int) -> None:
     """Ends the traffic on a connection's socket, so that whoever waits for its answer is woken by its end."""
     with suppress(OSError), socket.socket(fileno=socket.dup(descriptor)) as double:
@@ -68,7 +74,7 @@ def _send(request: PGcancelConn) -> None:
     import psycopg
     from psycopg.pq import PollingStatus
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    decline_signals()
     end = clock() + RECALL_SECONDS
     events: dict[int, int] = {PollingStatus.READING: selectors.EVENT_READ, PollingStatus.WRITING: selectors.EVENT_WRITE}
     # The request is a connection of its own, which can hang as any other.

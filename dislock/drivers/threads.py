@@ -6,7 +6,6 @@ of authentication block and know no time limit of ours.
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from dislock.database import Database
-from dislock.drivers import GOODBYE, RECALL, clock, options, recall, recall_time, sever
+from dislock.drivers import GOODBYE, RECALL, clock, decline_signals, options, recall, recall_time, sever
 from dislock.statements import Statement
 from dislock.steps import (
     LINGER,
@@ -218,8 +217,7 @@ class _Link:
                 sever(connection.fileno())
 
     def _serve(self) -> None:
-        # Signals are for the program's own threads; a handler must not have to wait for this one.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        decline_signals()
         while call := self._calls.get():
             try:
                 call.result = call.function()
