@@ -83,10 +83,10 @@ def test_a_command_that_ignores_sigterm_is_killed_before_the_row_ends(
     frozen = server.processes()
     for process in frozen:
         process.suspend()
-    code, err = run.ended()
+    until(lambda: not alive(run.command), PATIENCE, "the end of the command")
     ended = datetime.now(timezone.utc)
+    code, err = run.ended()
     assert (code, err.count("\n")) == (75, 1)
-    assert not alive(run.command)
     for process in frozen:
         process.resume()
     assert ended < own_table.ends(), "host and server have one clock here"
