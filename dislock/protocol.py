@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
+from functools import partial
 
 from dislock.conversation import Conversation
 from dislock.errors import (
@@ -82,19 +83,26 @@ class Protocol(Conversation):
         return not self._plan.lease or (yield from self._claim_lease(self._plan.lease, by))
 
     def _claim_slot(self, plan: SlotPlan, by: float) -> Steps[bool]:
-        slot = plan.slot or (yield from self._choose_slot(plan, by))
-        if slot is None:
-            return False
+        while True:
+            slot = plan.slot or (yield from self._choose_slot(plan, by))
+            if slot is None:
+                return False
+            answer = yield from self._insist(partial(self._slot_claim, plan.key, slot), by)
+            if not isinstance(answer, Done):
+                return self._give_up(answer)
+            if answer.rows:
+                self.slot, self.token = slot, answer.rows[0][0]
+                return not answer.leave
+            refusal = yield from self._refusal(plan.key, by, slot)
+            if not isinstance(refusal, SlotOverError) or plan.slot or answer.leave:
+                raise refusal
+            # It ended on the way to it, and nobody had it: what can still be started is the current one.
+            if self._clock() >= by:
+                raise DatabaseUnavailableError(f"no lock within {self._plan.connect_timeout:g} s: {refusal}")
+
+    def _slot_claim(self, key: str, slot: Slot, now: float, by: float) -> ClaimSlot:
         tick, expires = _micros(slot)
-        answer = yield from self._insist(
-            lambda now, by: ClaimSlot(plan.key, self._plan.owner, lock_timeout(now, by), tick, expires), by
-        )
-        if not isinstance(answer, Done):
-            return self._give_up(answer)
-        if not answer.rows:
-            raise (yield from self._refusal(plan.key, by, slot))
-        self.slot, self.token = slot, answer.rows[0][0]
-        return not answer.leave
+        return ClaimSlot(key, self._plan.owner, lock_timeout(now, by), tick, expires)
 
     def _choose_slot(self, plan: SlotPlan, by: float) -> Steps[Slot | None]:
         """The slot that this process's start belongs to, by the database's clock; None: told to leave."""
@@ -156,17 +164,20 @@ class Protocol(Conversation):
         return not answer.leave
 
     def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
-        """Why a claim got no row. The claim has established that the row is held; this asks by whom."""
+        """Why a claim got no row: another holds it, as is sure for a lease, or the slot is over. Asks by whom."""
         doubtful = self._doubtful
         answer = yield from self._insist(lambda *_: Inspect(key), by)
-        row = answer.rows[0] if isinstance(answer, Done) and answer.rows else None
-        holder, ends, now = row or (None, None, None)
+        holder, ends, now = answer.rows[0] if isinstance(answer, Done) else (None, None, None)
         # The refusal may have come from our own row, taken by the claim whose answer was lost and over by now; whoever
         # holds another slot since then says nothing about this one.
         if doubtful and (holder in (None, self._plan.owner) or (slot and ends != to_micros(slot.expires))):
             return self._unknown(f"the row of {key} names {holder or 'nobody that could be read'}")
         until = (ends and to_moment(ends)) or "infinity"
-        if slot and now and to_micros(slot.expires) <= now:
+        if slot and not isinstance(answer, Done):
+            return DatabaseUnavailableError(f"{key} is held or over, but which could not be read: {_trouble(answer)}")
+        # A row that ends with this schedule's slot says that the slot was somebody's, also when it is over by now.
+        taken = slot and slot.tick and ends == to_micros(slot.expires)
+        if slot and now and to_micros(slot.expires) <= now and not taken:
             return SlotOverError(
                 f"{key}: the slot that ends at {slot.expires} is over by the database's clock", key=key
             )
@@ -176,7 +187,7 @@ class Protocol(Conversation):
                 f"{key} is held until {until} although this schedule's slot ends at {slot.expires}: the row was "
                 f"written under another schedule or zone. If that is over, delete the row with this key to free it",
             )
-        held = f"{key} is held by {holder} until {until}" if row else f"{key} was held by another a moment ago"
+        held = f"{key} is held by {holder} until {until}" if holder else f"{key} was held by another a moment ago"
         return LockNotAcquiredError(held, key=key, holder=holder, expires_at=ends and to_moment(ends))
 
     def _give_up(self, answer: Failed | Unanswered) -> bool:

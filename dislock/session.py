@@ -138,6 +138,15 @@ class Holding:
 class LockSession(View[threading.Event]):
     """What a guarded block sees of its locks; ``lease_lost`` is a ``threading.Event``."""
 
+    def __init__(self, holding: Holding, lease_lost: threading.Event | None) -> None:
+        super().__init__(holding.protocol, lease_lost)
+        self._holding = holding
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the lease was lost, or None. Known before ``lease_lost`` is set, whoever noticed it."""
+        return self._holding.loss
+
 
 class AcquiredLocks:
     """Context manager over a set of locks: all of them, or an exception and none. To be used once."""
@@ -152,7 +161,7 @@ class AcquiredLocks:
         if holding.protocol.lease and not holding.planned.continues:
             event = lost = threading.Event()
             holding.on_loss(lambda _: event.set())
-        return LockSession(holding.protocol, lost)
+        return LockSession(holding, lost)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -171,9 +171,10 @@ class GiveBackSlot(Waiting):
 
 @dataclass(frozen=True)
 class Inspect(Statement):
-    """Who holds the row of ``key``: ``(holder, micros of the end, micros now)``, or no row."""
+    """Who holds the row of ``key``. Always one row: ``(holder or NULL, micros of the end or NULL, micros now)``."""
 
     key: str
 
     template = f"""
-    SELECT value, {_micros("expire_at")}, {_NOW} FROM {{table}} WHERE key = %(key)s"""
+    SELECT held.value, {_micros("held.expire_at")}, {_NOW}
+    FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s"""

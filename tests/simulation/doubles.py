@@ -177,7 +177,7 @@ class SelfRefusedAfterItsEnd(Protocol):
                 return error
             answer = yield step
             if isinstance(step, Execute) and isinstance(answer, Done):
-                ended.append(not answer.rows or answer.rows[0][1] <= answer.rows[0][2])
+                ended.append(answer.rows[0][1] is None or answer.rows[0][1] <= answer.rows[0][2])
 
 
 class RefusedByTheNextSlot(Protocol):

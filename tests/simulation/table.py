@@ -88,7 +88,7 @@ class Table:
 
     def _inspect(self, call: Call, statement: Inspect, now: int) -> Rows:
         row = self.rows.get(statement.key)
-        return () if row is None else ((row.value, row.expire, now),)
+        return ((row.value, row.expire, now) if row else (None, None, now),)
 
     def _begin_slot(self, call: Call, statement: ClaimSlot, now: int) -> Rows | None:
         return None if statement.expires > now else ()

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -34,7 +36,23 @@ from dislock import (
 )
 from dislock.drivers import clock, options
 from dislock.planning import Planned
-from dislock.steps import Connect, Done, Wait
+from dislock.statements import ClaimLease, ClaimSlot, Inspect, ReadClock, to_micros
+from dislock.steps import Answer, Connect, Done, Execute, Step, Wait
+from tests.unit.test_protocol import (
+    BROKEN,
+    HELD,
+    NONE,
+    NOW,
+    REFUSED,
+    SLOT,
+    T0,
+    TERMS,
+    Hourly,
+    Script,
+    plan,
+    rows,
+    slot_plan,
+)
 
 
 def make(**changes: Any) -> LockContext:
@@ -249,3 +267,107 @@ def test_importing_opens_nothing_and_logs_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# The protocol: what it says, and what it does when time has passed
+
+
+def test_a_row_of_another_schedule_is_told_with_both_times_and_how_to_free_it() -> None:
+    ends = to_micros(T0 + timedelta(days=40))
+    script = Script(plan(slot=slot_plan()), rows(NONE, Done((("other:7", ends, NOW),))))
+    with pytest.raises(LockNotAcquiredError):
+        script.run(script.protocol.acquire())
+    (warning,) = script.warnings
+    assert str(T0 + timedelta(days=40)) in warning
+    assert str(SLOT.expires) in warning
+    assert "cronjob-lock:schedule:k" in warning
+    assert "delete the row" in warning
+
+
+def test_a_slot_that_could_not_be_given_back_is_told_with_its_end_and_how_to_free_it() -> None:
+    held_by_other = Done((("other:7", NOW + 9, NOW),))
+    script = Script(plan(slot=slot_plan(), lease=TERMS), rows(HELD, NONE, held_by_other, BROKEN))
+    with pytest.raises(LockNotAcquiredError):
+        script.run(script.protocol.acquire())
+    (warning,) = script.warnings
+    assert str(SLOT.expires) in warning
+    assert "cronjob-lock:schedule:k" in warning
+    assert "delete the row" in warning
+
+
+def test_a_slot_that_ended_on_the_way_gives_way_to_the_current_one() -> None:
+    """Nobody had it, so nobody holds anything: that must not be told as held by another."""
+    later = to_micros(SLOT.expires) + 1
+    clocks = Done(((NOW, "UTC"),)), Done(((later, "UTC"),))
+    script = Script(
+        plan(slot=slot_plan(Hourly(), None)), rows(clocks[0], NONE, Done(((None, None, later),)), clocks[1], HELD)
+    )
+    assert script.run(script.protocol.acquire()) is True
+    first, second = (statement for statement in script.statements if isinstance(statement, ClaimSlot))
+    assert (first.expires, second.tick) == (to_micros(SLOT.expires), to_micros(SLOT.expires))
+
+
+def test_a_slot_that_was_anothers_and_ended_on_the_way_is_a_plain_refusal() -> None:
+    ends = to_micros(SLOT.expires)
+    script = Script(
+        plan(slot=slot_plan(Hourly(), None)), rows(Done(((NOW, "UTC"),)), NONE, Done((("other:7", ends, ends + 1),)))
+    )
+    with pytest.raises(LockNotAcquiredError) as caught:
+        script.run(script.protocol.acquire())
+    assert type(caught.value) is LockNotAcquiredError
+
+
+def test_slots_that_always_end_on_the_way_are_given_up_in_time() -> None:
+    def answer(step: Step) -> Answer | None:
+        if not isinstance(step, Execute):
+            return None
+        script.now += 3
+        told = NOW + round((script.now - 100) * 3600) * 1_000_000
+        return (
+            Done(((told, "UTC"),))
+            if isinstance(step.statement, ReadClock)
+            else (Done(((None, None, told),)) if isinstance(step.statement, Inspect) else NONE)
+        )
+
+    script = Script(plan(slot=slot_plan(Hourly(), None)), answer)
+    with pytest.raises(DatabaseUnavailableError):
+        script.run(script.protocol.acquire())
+    assert script.now < 100 + 10 + 3 * 3
+
+
+def test_a_slot_that_is_not_shown_to_be_held_is_not_told_as_held() -> None:
+    script = Script(plan(slot=slot_plan()), rows(NONE, *[BROKEN] * 100))
+    with pytest.raises(DatabaseUnavailableError):
+        script.run(script.protocol.acquire())
+
+
+def test_a_claim_in_doubt_is_told_also_to_whoever_wants_to_leave() -> None:
+    script = Script(plan(lease=TERMS), rows(replace(BROKEN, leave=True)))
+    assert script.run(script.protocol.acquire()) is False
+    (warning,) = script.warnings
+    assert "unknown" in warning
+
+
+def test_hosts_that_failed_together_do_not_come_back_together() -> None:
+    def pauses(chance: float) -> list[float]:
+        script = Script(plan(lease=TERMS), lambda step: REFUSED if isinstance(step, Connect) else None, chance)
+        with pytest.raises(DatabaseUnavailableError):
+            script.run(script.protocol.acquire())
+        begins = [step.until for step in script.steps if isinstance(step, Wait)]
+        return [after - before for before, after in pairwise(begins)]
+
+    low, high = pauses(0.0), pauses(0.999)
+    assert low[0] * 2 < high[0]
+    # It backs off, but not without end.
+    assert low[0] < low[1] < low[2]
+    assert max(high) <= 1.5
+
+
+def test_after_a_long_sleep_nothing_is_sent_on_a_lease_that_is_over() -> None:
+    script = Script(plan(lease=TERMS), rows(HELD))
+    script.run(script.protocol.acquire())
+    script.now += 3600
+    loss = script.run(script.protocol.keep())
+    assert loss is not None
+    assert loss.reason is LossReason.UNCONFIRMED
+    assert [type(statement) for statement in script.statements] == [ClaimLease]

@@ -52,12 +52,14 @@ class Hourly:
 class Script:
     """Carries steps out at once, by a function that answers them; time passes only in waits."""
 
-    def __init__(self, plan: Plan, answer: Callable[[Step], Answer | None]) -> None:
+    def __init__(self, plan: Plan, answer: Callable[[Step], Answer | None], chance: float = 0.5) -> None:
         self.now = 100.0
         self.said: list[tuple[int, str]] = []
         self.steps: list[Step] = []
         self._answer = answer
-        senses = Senses(lambda: self.now, lambda: T0.timestamp() + 1, lambda: 0.5, lambda *said: self.said.append(said))
+        senses = Senses(
+            lambda: self.now, lambda: T0.timestamp() + 1, lambda: chance, lambda *said: self.said.append(said)
+        )
         self.protocol = Protocol(plan, senses)
 
     def run(self, steps: Any) -> Any:
@@ -106,6 +108,7 @@ def rows(*answers: Any) -> Callable[[Step], Answer | None]:
 
 HELD = Done(((NOW, NOW + 60 * SECOND),))
 NONE = Done()
+GONE = Done(((None, None, NOW),))
 
 
 def test_a_slot_takes_one_connection_and_two_statements_and_keeps_nothing_open() -> None:
@@ -169,8 +172,8 @@ def test_a_row_that_outlives_the_next_slot_was_written_under_another_schedule() 
 
 
 def test_a_slot_that_is_over_by_the_databases_clock_is_both_a_refusal_and_a_configuration_error() -> None:
-    script = Script(plan(slot=slot_plan(slot=Slot(None, T0, None))), rows(NONE, NONE))
-    with pytest.raises(LockNotAcquiredError):
+    script = Script(plan(slot=slot_plan(slot=Slot(None, T0, None))), rows(NONE, GONE))
+    with pytest.raises(SlotOverError):
         script.run(script.protocol.acquire())
     late = Done((("other:7", NOW - 5, NOW),))
     script = Script(plan(slot=slot_plan(slot=Slot(None, T0, None))), rows(NONE, late))
@@ -330,7 +333,7 @@ def test_asking_who_holds_the_row_is_only_asked_after_a_refusal() -> None:
 
 
 def test_a_claim_refused_by_its_own_row_that_has_ended_since_is_unknown_too() -> None:
-    for answer in (Done((("host:1", NOW - 1, NOW),)), NONE):
+    for answer in (Done((("host:1", NOW - 1, NOW),)), GONE):
         script = Script(plan(lease=TERMS), rows(BROKEN, NONE, answer))
         with pytest.raises(UnknownOutcomeError):
             script.run(script.protocol.acquire())
