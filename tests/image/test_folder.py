@@ -6,6 +6,7 @@ import ast
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,26 @@ def test_no_library_of_the_host_is_loaded(folder: Path) -> None:
     loaded = output(folder / "bin" / "python3", "-c", code).splitlines()
     assert len(loaded) > 10
     assert [path for path in loaded if not path.startswith(str(folder))] == []
+
+
+@pytest.mark.integration
+def test_its_start_costs_no_more_than_the_zipapps(folder: Path, variables: dict[str, str], tmp_path: Path) -> None:
+    if not (engine.ROOT / "dist" / "dislock.pyz").exists():
+        engine.make_zipapp()
+    own = {"DISLOCK_PYTHON": sys.executable, "XDG_CACHE_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    programs = {folder / "dislock": variables, engine.ROOT / "dist" / "dislock.pyz": {**variables, **own}}
+    # Processor time and the best of many, in turns: so that what else this machine does has little to say.
+    taken = [[processor_time(program, environment) for program, environment in programs.items()] for _ in range(12)]
+    of_folder, of_zipapp = (min(column) for column in zip(*taken, strict=True))
+    assert of_folder <= 1.1 * of_zipapp
+
+
+def processor_time(program: Path, environment: dict[str, str]) -> float:
+    process = subprocess.Popen([program, "DATABASE_URL", "true"], env={"PATH": os.environ["PATH"], **environment})
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime
 
 
 def test_certificates_are_looked_for_where_dislock_does() -> None:
