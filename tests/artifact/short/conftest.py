@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.artifact.contract import SHORT, bare, dislock_command, on_each
-from tests.integration.cli.test_runs import each
-from tests.support.contract import dislock, lease, on_this_host, shares_host
+from tests.support.contract import Dislock, dislock, lease, on_this_host, shares_host
 
-__all__ = ["bare", "dislock", "dislock_command", "each", "lease", "on_this_host", "shares_host"]
+__all__ = ["bare", "dislock", "dislock_command", "lease", "on_this_host", "shares_host"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     on_each(metafunc, SHORT)
+
+
+@pytest.fixture
+def each(dislock: Dislock) -> Dislock:
+    """Both locks at once: an emulated start takes seconds, and the other tests here are of one lock each."""
+    dislock.environment["LOCK_STRATEGY"] = "schedule,lease"
+    return dislock

@@ -12,7 +12,6 @@ from tests.support.contract import Dislock
 pytestmark = pytest.mark.integration
 
 test_version = usage.test_version
-test_numbers_that_are_none = usage.test_numbers_that_are_none
 
 
 class TestSchedule:
