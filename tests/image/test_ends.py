@@ -107,7 +107,7 @@ def test_out_of_memory(containers: Containers, image: str, variables: dict[str, 
 def test_paused_beyond_its_ttl(
     containers: Containers, image: str, variables: dict[str, str], database: Database
 ) -> None:
-    short = {**variables, "RUN_LOCK_TTL_SECONDS": "3", "LOCK_KILL_GRACE_SECONDS": "1"}
+    short = {**variables, "RUN_LOCK_TTL_SECONDS": "9", "LOCK_KILL_GRACE_SECONDS": "3"}
     container = ready(containers.start(image, *TRAP, environment=short))
     container.pause()
     until(lambda: database.live() == [])
@@ -115,7 +115,9 @@ def test_paused_beyond_its_ttl(
     [holder] = database.live()
     container.unpause()
     ended = containers.end(container)
-    assert (ended.code, ended.out) == (75, "ready\ncaught\n")
+    assert ended.code == 75
+    # Its time was over before it could notice, so that it may have none left between SIGTERM and SIGKILL.
+    assert ended.out in ("ready\n", "ready\ncaught\n")
     assert ended.err.startswith("dislock: ")
     # The other one's lock is what it was.
     other.reload()
