@@ -50,7 +50,7 @@ def main() -> None:
         sys.exit(runtime_install.main(ROOT, arguments[1:]))
     if arguments[:1] == ["--python"]:
         python = f"{ROOT}/bin/python3"
-        os.execv(python, [python, *arguments[1:]])  # noqa: S606 - it is a program of this folder that is to run
+        os.execv(python, [python, *arguments[1:]])
     if "SSL_CERT_FILE" not in os.environ and not any(map(os.path.isfile, CERTIFICATES)):
         # For sslrootcert=system. The command does not get it: its environment is read from /proc.
         os.environ["SSL_CERT_FILE"] = f"{ROOT}/ssl/cert.pem"

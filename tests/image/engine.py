@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +85,9 @@ def make_zipapp() -> None:
 
 def make_image(client: DockerClient, dockerfile: str, **files: bytes) -> str:
     """An image from a Dockerfile's text; in it ``COPY name`` finds the files, which are executable."""
-    tag = f"dislock-test-job:{uuid.uuid4().hex[:12]}"
+    # By its content, so that images of earlier runs do not pile up.
+    digest = hashlib.sha256(repr((dockerfile, sorted(files.items()))).encode()).hexdigest()
+    tag = f"dislock-test-job:{digest[:12]}"
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         for name, content in {"Dockerfile": dockerfile.encode(), **files}.items():
