@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -29,6 +30,8 @@ from dislock.planning import Planned
 from dislock.session import Holding
 from dislock.slots import Slot
 from tests.integration.library.conftest import MakeContext
+from tests.integration.process.test_init import NAMESPACE
+from tests.integration.process.test_init import _possible as possible
 from tests.support.proxy import Proxy
 from tests.support.wait import until
 
@@ -276,6 +279,32 @@ def test_a_fork_inside_an_asynchronous_block_leaves_the_parents_lease_alone(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert live() == set()
+
+
+# Which process runs the command
+
+
+@pytest.mark.parametrize(("before", "first"), [([], True), (NAMESPACE, False)], ids=["elsewhere", "as PID 1"])
+def test_a_schedule_only_run_becomes_the_command_but_not_as_pid_1(
+    database_url: str, before: list[str], first: bool
+) -> None:
+    """As the first process of a container the wrapper has orphans to reap, and a command seldom knows how to."""
+    if before and not possible():
+        pytest.skip("no PID namespaces to be had")
+    command = [sys.executable, "-m", "dislock", "--lock-key=job", "--schedule=0 0 1 1 *", "DATABASE_URL"]
+    script = "echo $$ $PPID"
+    done = subprocess.run(
+        [*before, "sh", "-c", 'echo $$; exec "$@"', "sh", *command, "sh", "-c", script],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "DATABASE_URL": database_url},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    wrapper, ours, parent = done.stdout.split()
+    assert (ours == wrapper) is first
+    assert (parent == wrapper) is not first
 
 
 def test_what_is_planned_is_the_lock_and_no_more(make: MakeContext) -> None:
