@@ -67,7 +67,7 @@ class AcquiredLocks:
                     cancelled = again
         loss = await self._driver.run(self._protocol.release())
         if loss:
-            self._report(loss)
+            self._report(loss, over=True)
         if cancelled:
             raise cancelled
         self._planned.check(loss, error)
@@ -83,10 +83,10 @@ class AcquiredLocks:
         if loss:
             self._report(loss)
 
-    def _report(self, loss: Loss) -> None:
+    def _report(self, loss: Loss, *, over: bool = False) -> None:
         if not self._reported:
             self._reported = True
-            self._planned.report(loss)
+            self._planned.report(loss, over=over)
             if self._lost:
                 self._lost.set()
 

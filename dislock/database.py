@@ -134,7 +134,7 @@ class Database:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         state = getattr(error, "sqlstate", None)
-        table = ".".join(table_parts)
+        table = ".".join(_quoted(part) for part in table_parts)
         if state in _ADVICE:
             text = _ADVICE[state].format(table=table, text=text)
             return Failure(text, permanent=state in _PERMANENT, broken=broken)
@@ -143,6 +143,14 @@ class Database:
         # What is wrong with a statement or its values does not change by saying it again.
         permanent = isinstance(error, (ProgrammingError, DataError, IntegrityError, NotSupportedError))
         return Failure(text, permanent=permanent, broken=broken)
+
+
+def _quoted(name: str) -> str:
+    """A name as it has to be written in SQL to mean itself."""
+    if re.fullmatch("[a-z_][a-z0-9_]*", name):
+        return name
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
 
 
 _CREATE = "CREATE TABLE {table} (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
@@ -154,12 +162,14 @@ _ADVICE = {
     "0A000": "the table name {table} does not fit this database ({text})",
     "42501": "this role may not use the table {table} ({text}): GRANT SELECT, INSERT, UPDATE ON {table} to it, "
     "and USAGE on its schema",
-    "25006": "the server is read-only, a standby perhaps ({text}): add target_session_attrs=read-write and all hosts "
-    "to the database URL",
+    "25006": "the server is read-only, by default_transaction_read_only or as a standby ({text}): add "
+    "target_session_attrs=read-write and all hosts to the database URL",
     "42703": "the table {table} lacks a column ({text}): " + _WANTED,
     "42P10": "the column key of the table {table} is not unique ({text}): " + _WANTED,
     "42804": "a column of the table {table} has another type ({text}): " + _WANTED,
     "42883": "a column of the table {table} has another type ({text}): " + _WANTED,
+    "22001": "a column of the table {table} is too narrow ({text}): " + _WANTED,
+    "22P02": "a column of the table {table} has another type ({text}): " + _WANTED,
     "42809": "{table} is not a table ({text})",
 }
 # A server that is read-only now may be promoted a moment later.
@@ -169,7 +179,11 @@ _PERMANENT = _ADVICE.keys() - {"25006"}
 _CONNECTING = (
     (r'FATAL: +database ".*" does not exist', "check the database's name in the database URL"),
     (r"FATAL: +(password authentication failed|role .* does not exist)", "check the user and the password"),
-    (r"FATAL: +no pg_hba\.conf entry", "the server's pg_hba.conf does not let this host or user in"),
+    (
+        r"FATAL: +(no pg_hba\.conf entry|pg_hba\.conf rejects)",
+        "the server's pg_hba.conf does not let this host or user in",
+    ),
+    (r"FATAL: +role .* is not permitted to log in", "ALTER ROLE … LOGIN, or use another user"),
     (r"FATAL: +permission denied for database", "GRANT CONNECT ON the database to this role"),
     (r"fe_sendauth: no password supplied|no password supplied", "the database URL lacks a password"),
     (r"server does not support SSL", "the server offers no TLS, but sslmode asks for it"),

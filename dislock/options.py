@@ -167,7 +167,8 @@ OPTIONS = (
         "CRON_TZ",
         "--time-zone",
         "ZONE",
-        "The zone of the expression: an IANA name such as Europe/Berlin.",
+        "The zone of the expression: an IANA name such as Europe/Berlin. It must be the one in which cron fires; with "
+        "another one, ticks are skipped or started twice.",
         read_cron,
         shown="the database session's",
         strategy=SCHEDULE,
@@ -227,7 +228,8 @@ OPTIONS = (
         "LOCK_KILL_GRACE_SECONDS",
         "--kill-grace",
         "SECONDS",
-        "The time between SIGTERM and SIGKILL; never more than a third of the TTL while the row must still be ours.",
+        "After a lost lease, the time between SIGTERM and SIGKILL; at most a third of the TTL while the row must still "
+        "be ours. A signal that dislock itself gets is passed on, and starts no timer.",
         seconds(),
         "10",
     ),
@@ -263,7 +265,7 @@ EXIT_CODES = (
     ("0", "The command succeeded, or somebody else holds the lock (nothing was run)."),
     ("1", "Runtime failure: the database could not be reached, or an answer was lost."),
     ("2", "Invalid configuration or usage, or a lock table that is missing or not permitted."),
-    ("75", "The lease was lost, and the command was ended for it."),
+    ("75", "The lease was lost: the command was ended, or its success cannot be vouched for."),
     ("126", "The command cannot be executed."),
     ("127", "The command was not found."),
     ("128+N", "The command, or the wait for the lock, was ended by signal N."),
@@ -281,15 +283,15 @@ GIVEN = (
 EXAMPLES = (
     (
         "At most one start per tick, on any number of hosts (crontab)",
-        "0 3 * * *  dislock --lock-key=report --schedule='0 3 * * *' DATABASE_URL ./report.sh",
+        "0 3 * * *  dislock --lock-key=report --schedule='0 3 * * *' --time-zone=Europe/Berlin DATABASE_URL ./report.sh",
     ),
     (
         "One run at a time, whenever it is started",
         "LOCK_KEY=import LOCK_STRATEGY=lease dislock DATABASE_URL python3 import.py --all",
     ),
     (
-        "Both, in the time zone of the office",
+        "Both",
         "dislock --lock-key=etl --strategy=schedule,lease --schedule='*/15 * * * *' \\\n"
-        "      --time-zone=Europe/Berlin --ttl=120 DATABASE_URL ./etl",
+        "      --time-zone=UTC --ttl=120 DATABASE_URL ./etl",
     ),
 )

@@ -119,12 +119,16 @@ class Planned:
         """Whether this is a copy, in a child process, of a lock that the parent holds."""
         return os.getpid() != self._process
 
-    def report(self, loss: Loss) -> None:
-        """Says once, for whoever reads the log, that the lease was lost."""
+    def report(self, loss: Loss, *, over: bool = False) -> None:
+        """Says once, for whoever reads the log, that the lease was lost; ``over``: found when the work had ended."""
         if self.continues:
-            consequence = "; the work goes on without it"
+            consequence = "" if over else "; the work goes on without it"
+        elif self._supervised:
+            consequence = (
+                "; the command had ended by itself, but perhaps not alone" if over else "; the command is ended"
+            )
         else:
-            consequence = "; the command is ended" if self._supervised else ""
+            consequence = ""
         logger.warning("%s%s", loss.sentence, consequence)
 
     def check(self, loss: Loss | None, error: BaseException | None) -> None:
@@ -163,12 +167,13 @@ class View(Generic[Event]):
         """Set when the lease is lost; None without a lease and under ``LeaseLossPolicy.CONTINUE``."""
 
     @property
-    def fencing_token(self) -> int | None:
+    def fencing_token(self) -> int:
         """Rises strictly with each acquisition of the lease: what the work writes to can refuse smaller ones.
 
         Microseconds since 1970 by the database's clock at the acquisition. With a slot alone it assumes that this
         clock is not set back.
         """
+        assert self._protocol.token is not None, "a session exists only while its locks were taken"
         return self._protocol.token
 
     @property

@@ -24,6 +24,7 @@ from dislock.plan import Plan, Senses, SlotPlan
 from dislock.slots import Slot
 from dislock.statements import (
     EPOCH,
+    MOMENT_TYPES,
     ClaimLease,
     ClaimSlot,
     GiveBackSlot,
@@ -92,6 +93,8 @@ class Protocol(Conversation):
                 return self._give_up(answer)
             if answer.rows:
                 self.slot, self.token = slot, answer.rows[0][0]
+                _check_type(answer)
+                self._say(logging.INFO, f"{plan.key} is taken until {slot.expires}")
                 return not answer.leave
             refusal = yield from self._refusal(plan.key, by, slot)
             if not isinstance(refusal, SlotOverError) or plan.slot or answer.leave:
@@ -153,9 +156,11 @@ class Protocol(Conversation):
             return self._give_up(answer)
         if not answer.rows:
             raise (yield from self._refusal(terms.key, by, None))
-        acquired, expires = answer.rows[0]
+        acquired, expires, _ = answer.rows[0]
         self.lease = Lease(terms, sent=sent[0], acquired=acquired, expires=expires)
         self.token = acquired
+        _check_type(answer)
+        self._say(logging.INFO, f"{terms.key} is taken, and renewed every {terms.pause:g} s")
         if self.lease.overdue(self._clock()):
             # Taken, but told so late that it may have ended: a command started now might run beside another's.
             raise DatabaseUnavailableError(
@@ -220,6 +225,8 @@ class Protocol(Conversation):
             self.loss = lease.overdue(now)
             if not self.loss:
                 answer = yield from self._ask(lease.renewal, lease.try_until(now))
+                if not isinstance(answer, Done):
+                    self._say(logging.INFO, f"a renewal of {lease.terms.key} failed ({_trouble(answer)}); trying again")
                 self.loss = lease.learn(answer, self._clock())
                 if answer.leave and not self.loss:
                     return None
@@ -251,7 +258,10 @@ class Protocol(Conversation):
         answer = yield from self._insist(lease.release, by)
         if isinstance(answer, Done):
             told, moved, holder, ends = answer.rows[0]
-            return None if moved else lease.loss_of_guard(told, holder, ends)
+            if not moved:
+                return lease.loss_of_guard(told, holder, ends)
+            self._say(logging.INFO, f"{lease.terms.key} is free again")
+            return None
         if begun >= lease.stop_time:
             return lease.overdue(begun)
         self._say(
@@ -275,6 +285,15 @@ class Protocol(Conversation):
                 f"statement still arrives it stays taken until {slot.expires}; delete the row with this key to free it",
             )
         self.slot = None
+
+
+def _check_type(claimed: Done) -> None:
+    """Refuses a table that takes a lock and cannot keep it; what was taken is given back as after any error."""
+    _, _, kind = claimed.rows[0]
+    if kind not in MOMENT_TYPES:
+        raise ConfigurationError(
+            f"the lock table's column expire_at is of type {kind}: the lock table needs expire_at timestamptz NOT NULL"
+        )
 
 
 def _trouble(answer: Failed | Unanswered) -> str:

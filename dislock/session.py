@@ -113,7 +113,7 @@ class Holding:
                 self._report(Loss(LossReason.UNCONFIRMED, "the lease was lost: its renewal could not be stopped"))
                 return self._reported
         if loss := self._driver.run(self.protocol.release(started=started)):
-            self._report(loss)
+            self._report(loss, over=True)
         return self._reported
 
     def _keep(self) -> None:
@@ -124,13 +124,15 @@ class Holding:
         if loss:
             self._report(loss)
 
-    def _report(self, loss: Loss) -> None:
+    def _report(self, loss: Loss, *, over: bool = False) -> None:
         with self._reporting:
             if self._reported:
                 return
             self._reported = loss
             listeners, self._listeners = self._listeners, []
-        self.planned.report(loss)
+        # What a guarded block sees must be what its event and its error say.
+        self.protocol.loss = loss
+        self.planned.report(loss, over=over)
         for listener in listeners:
             listener(loss)
 

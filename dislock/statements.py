@@ -52,6 +52,13 @@ def _moment(parameter: str) -> str:
     return f"(timestamptz 'epoch' + %({parameter})s::float8 * interval '1 microsecond')"
 
 
+# A timestamp without a zone means another moment in every session, and a coarser one cannot tell two renewals apart.
+_TYPE = """(SELECT format_type(column_.atttypid, column_.atttypmod) FROM pg_catalog.pg_attribute AS column_
+        WHERE column_.attrelid = held.tableoid AND column_.attname = 'expire_at')"""
+#: The types of ``expire_at`` that can hold a lock.
+MOMENT_TYPES = ("timestamp with time zone", "timestamp(6) with time zone")
+
+
 # Set for this one transaction, so that every pooler mode works. The role's own lock_timeout may be absent or absurd: a
 # wait for somebody's row lock must end before the caller gives up, or the statement would be carried out later, when
 # nobody is there to hear of it. An acquisition that a crash of the server could undo would be a lock for two.
@@ -98,7 +105,9 @@ class Waiting(Statement):
 
 @dataclass(frozen=True)
 class ClaimSlot(Waiting):
-    """Takes the slot of ``tick`` until ``expires``: ``(micros of the acquisition, micros of the end)``, or no row.
+    """Takes the slot of ``tick`` until ``expires``.
+
+    ``(micros of the acquisition, micros of the end, type of expire_at)``, or no row.
 
     A tick that lies a little ahead of the database's clock may be taken when the row ends by then.
     """
@@ -112,12 +121,14 @@ class ClaimSlot(Waiting):
     SELECT %(key)s, %(owner)s, {_moment("expires")} FROM safe WHERE {_moment("expires")} > clock_timestamp()
     ON CONFLICT (key) DO UPDATE SET value = excluded.value, expire_at = excluded.expire_at
     WHERE held.expire_at <= GREATEST(clock_timestamp(), {_moment("tick")}) AND excluded.expire_at > clock_timestamp()
-    RETURNING {_NOW}, {_micros("expire_at")}"""
+    RETURNING {_NOW}, {_micros("expire_at")}, {_TYPE}"""
 
 
 @dataclass(frozen=True)
 class ClaimLease(Waiting):
-    """Takes the lease for ``ttl`` microseconds: ``(micros of the acquisition, micros of the end)``, or no row."""
+    """Takes the lease for ``ttl`` microseconds: ``(micros of the acquisition, micros of the end, type of
+    expire_at)``, or no row.
+    """
 
     ttl: int
 
@@ -128,7 +139,7 @@ class ClaimLease(Waiting):
     ON CONFLICT (key) DO UPDATE
     SET value = excluded.value, expire_at = clock_timestamp() + %(ttl)s::float8 * interval '1 microsecond'
     WHERE held.expire_at <= clock_timestamp()
-    RETURNING {_NOW}, {_micros("expire_at")}"""
+    RETURNING {_NOW}, {_micros("expire_at")}, {_TYPE}"""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from dislock.statements import ClaimLease, ClaimSlot, GiveBackSlot, Inspect, MoveExpiry, ReadClock, Statement
+from dislock.statements import (
+    MOMENT_TYPES,
+    ClaimLease,
+    ClaimSlot,
+    GiveBackSlot,
+    Inspect,
+    MoveExpiry,
+    ReadClock,
+    Statement,
+)
 
 Rows = tuple[tuple[Any, ...], ...]
 
@@ -102,7 +111,7 @@ class Table:
             return ()
         self.took(call, row, now)
         row.change(statement.owner, statement.expires)
-        return ((now, row.expire),)
+        return ((now, row.expire, MOMENT_TYPES[0]),)
 
     def _begin_lease(self, call: Call, statement: ClaimLease, now: int) -> Rows | None:
         call.begun = now
@@ -120,7 +129,7 @@ class Table:
             return ()
         self.took(call, row, now)
         row.change(statement.owner, expire)
-        return ((now, expire),)
+        return ((now, expire, MOMENT_TYPES[0]),)
 
     def is_free(self, row: Row, now: int) -> bool:
         return row.expire <= now

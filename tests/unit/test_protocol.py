@@ -106,7 +106,7 @@ def rows(*answers: Any) -> Callable[[Step], Answer | None]:
     return answer
 
 
-HELD = Done(((NOW, NOW + 60 * SECOND),))
+HELD = Done(((NOW, NOW + 60 * SECOND, "timestamp with time zone"),))
 NONE = Done()
 GONE = Done(((None, None, NOW),))
 
@@ -401,3 +401,13 @@ def test_leaving_while_connecting_takes_nothing() -> None:
     script = Script(plan(lease=TERMS), lambda step: Done(leave=isinstance(step, Connect)))
     assert script.run(script.protocol.acquire()) is False
     assert not script.statements
+
+
+@pytest.mark.parametrize("kind", ["timestamp without time zone", "date", "timestamp(0) with time zone"])
+def test_a_table_that_cannot_keep_a_lock_is_refused_and_given_back(kind: str) -> None:
+    claimed = Done(((NOW, NOW + 60 * SECOND, kind),))
+    for locks, undone in (({"slot": slot_plan()}, GiveBackSlot), ({"lease": TERMS}, MoveExpiry)):
+        script = Script(plan(**locks), rows(claimed))
+        with pytest.raises(ConfigurationError, match="timestamptz"):
+            script.run(script.protocol.acquire())
+        assert isinstance(script.statements[-1], undone)

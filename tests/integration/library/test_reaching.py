@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from dislock import ConfigurationError, DatabaseUnavailableError, LeaseLock, LockNotAcquiredError
+from dislock import ConfigurationError, DatabaseUnavailableError, LeaseLock, LockNotAcquiredError, acquire_locks
 from tests.conftest import KEY_VALUE
 from tests.integration.library.conftest import MakeContext
 from tests.support.proxy import Proxy
@@ -65,9 +65,35 @@ def test_a_table_without_its_unique_key_is_told_apart(make: MakeContext, databas
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("CREATE TABLE loose (key text, value text, expire_at timestamptz)")
         connection.execute("CREATE TABLE other (key text PRIMARY KEY)")
-    for table, words in (("loose", "not unique"), ("other", "lacks a column")):
+        connection.execute("CREATE TABLE narrow (key varchar(5) PRIMARY KEY, value text, expire_at timestamptz)")
+    for table, words in (
+        ("loose", "not unique"),
+        ("other", "lacks a column"),
+        ("narrow", "table narrow is too narrow"),
+    ):
         with pytest.raises(ConfigurationError, match=words):
             LeaseLock(make(table_parts=[table])).__enter__()
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "date", "timestamptz(0)"])
+def test_a_table_whose_moments_mean_something_else_is_refused(make: MakeContext, database_url: str, kind: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE loose (key text PRIMARY KEY, value text, expire_at {kind})".encode())
+        for strategy in ("schedule", "lease"):
+            with pytest.raises(ConfigurationError, match="needs expire_at timestamptz"):
+                acquire_locks(make(table_parts=["loose"], schedule="* * * * *"), [strategy]).__enter__()
+
+
+def test_the_advice_for_a_missing_table_works_as_printed(make: MakeContext, database_url: str) -> None:
+    context = make(table_parts=["public", 'Odd "name'])
+    with pytest.raises(ConfigurationError) as caught:
+        LeaseLock(context).__enter__()
+    advice = str(caught.value)
+    create = advice[advice.index("CREATE TABLE") : advice.rindex(")") + 1]
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(create.encode())
+    with LeaseLock(make(table_parts=["public", 'Odd "name'])) as session:
+        assert session.fencing_token
 
 
 @pytest.fixture(scope="module")
