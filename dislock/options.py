@@ -283,7 +283,8 @@ GIVEN = (
 EXAMPLES = (
     (
         "At most one start per tick, on any number of hosts (crontab)",
-        "0 3 * * *  dislock --lock-key=report --schedule='0 3 * * *' --time-zone=Europe/Berlin DATABASE_URL ./report.sh",
+        "CRON_TZ=Europe/Berlin\n"
+        "    0 3 * * *  dislock --lock-key=report --schedule='0 3 * * *' DATABASE_URL ./report.sh",
     ),
     (
         "One run at a time, whenever it is started",
