@@ -146,8 +146,7 @@ def test_other_databases_are_refused() -> None:
         for refused in (PgAdvisoryLock(["users"]).lock, PgAdvisoryLock(["users"]).lock_immediate):
             with pytest.raises(PgAdvisoryLockError, match="sqlite"):
                 refused(session)
-        with engine.connect() as connection, pytest.raises(PgAdvisoryLockError, match="sqlite"):
-            PgAdvisoryLock(["users"]).lock(connection)
+    XX(["users"]).lock(connection)
 
 
 def test_a_session_that_cannot_tell_its_database_is_refused() -> None:
