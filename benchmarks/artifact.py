@@ -89,7 +89,8 @@ def contenders(store: Path) -> dict[str, Contender]:
     staged = store / "staged"
     shutil.rmtree(staged, ignore_errors=True)
     subprocess.run(
-        [str(shiv / "python"), "-m", "pip", "install", "-q", "--no-deps", "--target", str(staged), str(ROOT)], check=True
+        [str(shiv / "python"), "-m", "pip", "install", "-q", "--no-deps", "--target", str(staged), str(ROOT)],
+        check=True,
     )
     subprocess.run(
         [str(shiv / "shiv"), "--reproducible", "--site-packages", str(staged), "-c", "dislock", "-o", str(plain),

@@ -146,7 +146,10 @@ def test_other_databases_are_refused() -> None:
         for refused in (PgAdvisoryLock(["users"]).lock, PgAdvisoryLock(["users"]).lock_immediate):
             with pytest.raises(PgAdvisoryLockError, match="sqlite"):
                 refused(session)
-    XX(["users"]).lock(connection)
+        with engine.connect() as connection, pytest.raises(PgAdvisoryLockError, match="sqlite"):
+            PgAdvisoryLock(["users"]).lock(connection)
+    # From CPython 3.13 on a connection that is only forgotten warns, in whatever test runs then.
+    engine.dispose()
 
 
 def test_a_session_that_cannot_tell_its_database_is_refused() -> None:
