@@ -186,6 +186,8 @@ def row(name: str, code: int, text: str) -> None:
 
 
 def main() -> int:
+    # Each line as it comes, also into a pipe or a file.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text stream unless somebody replaced it
     from tests.support.postgres import Postgres
 
     with tempfile.TemporaryDirectory(prefix="dislock-demo-") as folder, Postgres() as server:

@@ -15,12 +15,16 @@ def build(folder: Path, *targets: str) -> None:
     """hatchling's own command, so that nothing else has a say. Its output is reproducible under a fixed umask."""
     os.umask(0o022)
     for target in targets:
-        subprocess.run(
+        # Quiet unless it fails: what it prints is the file's place aside.
+        done = subprocess.run(
             [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)],
-            check=True,
+            check=False,
+            capture_output=True,
+            text=True,
             cwd=ROOT,
-            stdout=sys.stderr,
         )
+        if done.returncode:
+            sys.exit(f"hatchling failed:\n{done.stdout}{done.stderr}")
 
 
 def main() -> None:
