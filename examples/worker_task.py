@@ -43,4 +43,6 @@ def bill(customer: str) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: DATABASE_URL=postgresql://... python worker_task.py CUSTOMER")
     print(bill(sys.argv[1]))
