@@ -1,6 +1,6 @@
 """Locks on PostgreSQL for cron jobs and commands: at most one start per cron tick, or one run at a time.
 
-The locks here are for synchronous code; ``dislock.aio`` has the same names for asyncio. Importing opens nothing and
+The locks here are for synchronous code; ``dislock.aio`` has those for asyncio under the same names. Importing opens nothing and
 logs nothing, and loads no more than the names that are used.
 """
 

@@ -1,4 +1,4 @@
-"""The locks for asyncio: the same names as in ``dislock``, as asynchronous context managers.
+"""The locks for asyncio: named as those in ``dislock``, as asynchronous context managers.
 
 A lease is renewed by a task of the running loop. A loop that is blocked cannot renew: blocked past the TTL, the lease
 is lost, and leaving the block says so.

@@ -283,8 +283,7 @@ GIVEN = (
 EXAMPLES = (
     (
         "At most one start per tick, on any number of hosts (crontab)",
-        "CRON_TZ=Europe/Berlin\n"
-        "    0 3 * * *  dislock --lock-key=report --schedule='0 3 * * *' DATABASE_URL ./report.sh",
+        "0 3 * * * dislock --lock-key=job --schedule='0 3 * * *' --time-zone=UTC DB_URL ./job",
     ),
     (
         "One run at a time, whenever it is started",
