@@ -1,7 +1,7 @@
 """Locks on PostgreSQL for cron jobs and commands: at most one start per cron tick, or one run at a time.
 
-The locks here are for synchronous code; ``dislock.aio`` has those for asyncio under the same names. Importing opens nothing and
-logs nothing, and loads no more than the names that are used.
+The locks here are for synchronous code; ``dislock.aio`` has those for asyncio under the same names. Importing opens
+nothing and logs nothing, and loads no more than the names that are used.
 """
 
 from __future__ import annotations

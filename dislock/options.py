@@ -283,7 +283,7 @@ GIVEN = (
 EXAMPLES = (
     (
         "At most one start per tick, on any number of hosts (crontab)",
-        "0 3 * * * dislock --lock-key=job --schedule='0 3 * * *' --time-zone=UTC DB_URL ./job",
+        "0 0 * * * dislock --lock-key=job --schedule=@daily --time-zone=UTC DATABASE_URL ./run",
     ),
     (
         "One run at a time, whenever it is started",

@@ -173,9 +173,13 @@ class Troubles:
     def _lock(self, statement: str) -> str | None:
         with contextlib.suppress(psycopg.Error):
             connection = psycopg.connect(self._world.server.url(), connect_timeout=2)
-            # A superuser's own lock must not wait behind what it is to disturb.
-            connection.execute("SET LOCAL lock_timeout = '1s'")
-            connection.execute(statement)
+            try:
+                # A superuser's own lock must not wait behind what it is to disturb.
+                connection.execute("SET LOCAL lock_timeout = '1s'")
+                connection.execute(statement)
+            except psycopg.Error:
+                connection.close()
+                raise
             self._later(1.2 * TTL, connection.close)
             return "key_value"
         return None
