@@ -23,7 +23,7 @@ import pyz_sbom
 import pyz_wheel
 from pyz_tools import HERE, ROOT, pip
 
-MODULES = ("start", "unpack", "tidy", "script")
+MODULES = ("place", "start", "unpack", "tidy", "script")
 # Files of an installation that say how this machine made it, or that nothing in the archive reads.
 LEFT_OUT = re.compile(
     r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
@@ -99,18 +99,19 @@ def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes
     for name, content in sorted(members.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     build = digest.hexdigest()[:16]
-    start = members["_bootstrap/start.py"].replace(b"@BUILD@", build.encode())
-    guard = members["__main__.py"].replace(b"@START@", b"%d" % len(start))
+    place, start = (members[f"_bootstrap/{n}.py"].replace(b"@BUILD@", build.encode()) for n in ("place", "start"))
+    guard = members["__main__.py"].replace(b"@PLACE@", b"%d" % len(place)).replace(b"@START@", b"%d" % len(start))
     # The numbers take as much room as what they stand for, so the launcher's length is known before they are.
     launcher = launcher.replace(b"@OFFSET@", b"%-8d" % len(launcher)).replace(b"@LENGTH@", b"%-8d" % len(guard))
     members = members | {
         "__main__.py": guard,
+        "_bootstrap/place.py": place,
         "_bootstrap/start.py": start,
         "environment.json": (
             json.dumps(environment | {"build_id": digest.hexdigest()}, sort_keys=True) + "\n"
         ).encode(),
     }
-    return zipped(members, prefix=launcher + guard + start)
+    return zipped(members, prefix=launcher + guard + place + start)
 
 
 def zipped(files: dict[str, bytes], prefix: bytes = b"") -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyz_tools import CACHE, HERE, pip
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
-# The names that _bootstrap/start.py gives to platforms, and the tags that wheels may have, the most portable first.
+# The names that _bootstrap/place.py gives to platforms, and the tags that wheels may have, the most portable first.
 TAGS = {"glibc": ("manylinux2014", "manylinux_2_28"), "musl": ("musllinux_1_2",)}
 PLATFORMS = {
     f"{libc}-{machine}": [f"{tag}_{machine}" for tag in tags]

@@ -1,5 +1,5 @@
 # Any Python from 2.7 on can parse this, to say what it lacks. The launcher runs it with `file` open behind it, where
-# start.py follows; for `python3 dislock.pyz` it is the archive's __main__.
+# place.py and start.py follow; for `python3 dislock.pyz` it is the archive's __main__.
 import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - older ones are what this is for
@@ -11,7 +11,9 @@ if "file" in globals():
     file = globals()["file"]  # the launcher's
     # -c put the working directory first.
     del sys.path[0], sys.argv[0]
-    code = compile(file.read(int("@START@")), "dislock.pyz/start.py", "exec")
+    place = sys.modules["_bootstrap.place"] = type(sys)("_bootstrap.place")
+    exec(compile(file.read(int("@PLACE@")), "dislock.pyz/place.py", "exec"), place.__dict__)
+    code = place.compiled() or compile(file.read(int("@START@")), "dislock.pyz/start.py", "exec")
     file.close()
     exec(code)
 else:

@@ -1,16 +1,17 @@
-"""The part of the file that every start runs: find the cache, set the path, call dislock.
+"""The part of the file that every start runs: take the cache, set the path, call dislock.
 
-Compiled anew each time, so it is short and imports only what the interpreter has loaded already. What a first start
-needs is in `unpack`.
+Most starts find it compiled in the cache (`place` looks for it); the others compile it anew, so it is short and imports
+only what the interpreter has loaded already. What a first start needs is in `unpack`.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import sys
 import time
+
+from _bootstrap.place import UnsafeError, check, key, refuse_others, roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ BUILD = "@BUILD@"
 DAY = 86400
 LOW_SPACE = 64 << 20
 LATER = {"sqlalchemy": "sqlalchemy", "tzdata": "tzdata.zip"}
-
-
-class UnsafeError(Exception):
-    """Others could put code into this cache folder."""
 
 
 def fail(sentence: str, code: int = 2) -> NoReturn:
@@ -61,70 +58,6 @@ def occupy_closed_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-
-
-def platform() -> str:
-    """The C library and machine that extension modules must be made for."""
-    try:
-        libc = "glibc" if os.confstr("CS_GNU_LIBC_VERSION") else "other"
-    except (ValueError, OSError):
-        libc = "musl" if sys.platform == "linux" else "other"
-    return f"{libc}-{os.uname().machine}{'' if sys.maxsize > 1 << 32 else '-32'}"
-
-
-def key() -> str:
-    """The name of this build's cache folder for this Python: extension modules fit one version, ABI and C library."""
-    return f"{BUILD}-{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}-{platform()}"
-
-
-def roots() -> list[tuple[str, bool]]:
-    """Where a cache may lie, the best first, and whether the user named it."""
-    found: list[tuple[str, bool]] = []
-    if named := os.environ.get("DISLOCK_CACHE"):
-        found.append((os.path.abspath(named), True))
-    else:
-        # The XDG specification says to ignore a relative path.
-        if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
-            found.append((xdg + "/dislock", False))
-        if os.geteuid() == 0:
-            # Whatever HOME says: under sudo it can be another user's.
-            found.append(("/var/cache/dislock", False))
-        else:
-            home = os.environ.get("HOME", "") or passwd_home()
-            if home.startswith("/") and home != "/":
-                found.append((home + "/.cache/dislock", False))
-    return found
-
-
-def passwd_home() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:
-        return ""
-
-
-def check(folder: str) -> str:
-    """The folder's real path, if nobody but its owner and root can change what is in it or put another in its place."""
-    real = place = os.path.realpath(folder)
-    while True:
-        # Nobody can rename what is not theirs in a sticky folder such as /tmp; the cache itself must be private.
-        refuse_others(place, sticky_will_do=place != real)
-        if place == "/":
-            return real
-        place = os.path.dirname(place)
-
-
-def refuse_others(place: str, *, sticky_will_do: bool = False) -> None:
-    try:
-        found = os.lstat(place)
-    except FileNotFoundError:
-        return
-    if found.st_uid not in (0, os.geteuid()):
-        raise UnsafeError(f"{place} belongs to another user (uid {found.st_uid})")
-    if found.st_mode & 0o022 and not (sticky_will_do and found.st_mode & stat.S_ISVTX):
-        raise UnsafeError(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})")
 
 
 def ready(folder: str) -> bool:
@@ -179,12 +112,11 @@ def cold(archive: str, name: str) -> ModuleType:
     """A module that few starts need, out of the archive."""
     sys.path.insert(0, archive)
     try:
-        bootstrap = __import__(f"_bootstrap.{name}", fromlist=["start"])
         if __import__("_bootstrap.start", fromlist=["BUILD"]).BUILD != BUILD:
             fail(f"{archive} was replaced while it ran", 1)
+        return __import__(f"_bootstrap.{name}", fromlist=["start"])
     finally:
         sys.path.remove(archive)
-    return bootstrap
 
 
 def locate(archive: str) -> str:

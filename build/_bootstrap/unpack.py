@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import fcntl
 import io
+import marshal
 import os
 import sys
 import time
 import zlib
+from _frozen_importlib_external import MAGIC_NUMBER
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from zipimport import zipimporter
 
 from _bootstrap import start, tidy
+from _bootstrap.place import platform
 
 MUSL_NEEDED = (1, 2, 4)
 PATIENCE = 20.0  # s that a start waits for another one that unpacks already, before it unpacks for itself
@@ -104,8 +107,8 @@ def fill(folder: str, archive: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_SH)
     os.write(lock, start.boot())
     whole = Archive(archive)
-    libraries = f"natives/{start.platform()}/psycopg_binary.libs/"
-    extensions = f"natives/{start.platform()}/{sys.implementation.cache_tag}{abi()}/"
+    libraries = f"natives/{platform()}/psycopg_binary.libs/"
+    extensions = f"natives/{platform()}/{sys.implementation.cache_tag}{abi()}/"
     moves = {"site-packages/": "site-packages/"}
     if any(name.startswith(extensions) for name in whole.sums):
         refuse_old_musl()
@@ -115,6 +118,8 @@ def fill(folder: str, archive: str) -> None:
             if name.startswith(old):
                 write(f"{folder}/{new}{name[len(old) :]}", whole.read(name))
     write(f"{folder}/tzdata.zip", whole.read("later/tzdata.zip"))
+    code = compile(whole.source("start"), "dislock.pyz/start.py", "exec")
+    write(f"{folder}/start", MAGIC_NUMBER + marshal.dumps(code))
 
 
 class Archive:
@@ -136,6 +141,10 @@ class Archive:
         if not whole:
             start.fail(f"{self._path} is damaged ({name}): copy it anew", 1)
         return content
+
+    def source(self, module: str) -> bytes:
+        """One of the bootstrap's own modules: the import system has read it, so it is whole."""
+        return self._importer.get_data(f"{self._path}/_bootstrap/{module}.py")
 
 
 def abi() -> str:
@@ -206,7 +215,7 @@ def refuse_old_musl() -> None:
 
 def musl_version() -> tuple[int, ...] | None:
     """Read out of the loader that this process runs by: musl has no call for it."""
-    if not start.platform().startswith("musl"):
+    if not platform().startswith("musl"):
         return None
     import re
 
@@ -235,7 +244,7 @@ def allow_ctypes(folder: str) -> None:
 
     if not find_libpq_full_path():
         start.fail(
-            f"this file has no native libraries for {sys.implementation.cache_tag} on {start.platform()}, and the "
+            f"this file has no native libraries for {sys.implementation.cache_tag} on {platform()}, and the "
             "system has no libpq: install it (libpq5, libpq or postgresql-libs), or use CPython 3.10 to 3.15 on x86-64 "
             "or arm64"
         )

@@ -1,0 +1,105 @@
+"""Which folder is the cache, and whether it is safe to load anything from it.
+
+Every start compiles this, so it is short. The rest of the program is then loaded from the cache, compiled.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import stat
+import sys
+from _frozen_importlib_external import MAGIC_NUMBER  # importlib.util has it too, and costs an import
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+
+BUILD = "@BUILD@"
+
+
+class UnsafeError(Exception):
+    """Others could put code into this cache folder."""
+
+
+def platform() -> str:
+    """The C library and machine that extension modules must be made for."""
+    try:
+        libc = "glibc" if os.confstr("CS_GNU_LIBC_VERSION") else "other"
+    except (ValueError, OSError):
+        libc = "musl" if sys.platform == "linux" else "other"
+    return f"{libc}-{os.uname().machine}{'' if sys.maxsize > 1 << 32 else '-32'}"
+
+
+def key() -> str:
+    """The name of this build's cache folder for this Python: extension modules fit one version, ABI and C library."""
+    return f"{BUILD}-{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}-{platform()}"
+
+
+def roots() -> list[tuple[str, bool]]:
+    """Where a cache may lie, the best first, and whether the user named it."""
+    found: list[tuple[str, bool]] = []
+    if named := os.environ.get("DISLOCK_CACHE"):
+        found.append((os.path.abspath(named), True))
+    else:
+        # The XDG specification says to ignore a relative path.
+        if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
+            found.append((xdg + "/dislock", False))
+        if os.geteuid() == 0:
+            # Whatever HOME says: under sudo it can be another user's.
+            found.append(("/var/cache/dislock", False))
+        else:
+            home = os.environ.get("HOME", "") or passwd_home()
+            if home.startswith("/") and home != "/":
+                found.append((home + "/.cache/dislock", False))
+    return found
+
+
+def passwd_home() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def check(folder: str) -> str:
+    """The folder's real path, if nobody but its owner and root can change what is in it or put another in its place."""
+    real = place = os.path.realpath(folder)
+    while True:
+        # Nobody can rename what is not theirs in a sticky folder such as /tmp; the cache itself must be private.
+        refuse_others(place, sticky_will_do=place != real)
+        if place == "/":
+            return real
+        place = os.path.dirname(place)
+
+
+def refuse_others(place: str, *, sticky_will_do: bool = False) -> None:
+    try:
+        found = os.lstat(place)
+    except FileNotFoundError:
+        return
+    if found.st_uid not in (0, os.geteuid()):
+        raise UnsafeError(f"{place} belongs to another user (uid {found.st_uid})")
+    if found.st_mode & 0o022 and not (sticky_will_do and found.st_mode & stat.S_ISVTX):
+        raise UnsafeError(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})")
+
+
+def compiled() -> CodeType | None:
+    """start.py as a first start compiled it. None: not there or not safe, and start.py says or mends what is wrong."""
+    try:
+        for root, _ in roots()[:1]:
+            folder = f"{check(root)}/{key()}"
+            refuse_others(folder)
+            # While .lock is not empty, the cache has perhaps not reached the disk, and may be that of another boot.
+            if os.stat(f"{folder}/.lock").st_size:
+                return None
+            with open(f"{folder}/start", "rb") as file:
+                # Pre-releases of one Python version differ in their bytecode.
+                if file.read(len(MAGIC_NUMBER)) == MAGIC_NUMBER:
+                    code: CodeType = marshal.loads(file.read())  # noqa: S302 - as safe as the bytecode beside it
+                    return code
+    except (OSError, UnsafeError, EOFError, ValueError, TypeError):
+        pass
+    return None
