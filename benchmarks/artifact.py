@@ -1,7 +1,7 @@
 """The one file beside a plain shiv build, a virtual environment, and the package of the same name on the index.
 
-Everything that is compared runs in turn, round after round, so that other load on the machine meets all alike; a figure
-is the median over the rounds, a ratio that of two such figures.
+Everything that is compared runs in turn, round after round, so that other load on the machine meets all alike; a ratio
+is the median of the ratios round by round. Beside it stands that of processor time, which other load disturbs less.
 """
 
 from __future__ import annotations
@@ -39,16 +39,20 @@ class Contender:
     cache: str = ""
     """The variable that says where it unpacks itself, if it does."""
     times: dict[str, list[float]] = field(default_factory=dict)
+    processor: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, what: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         # Each run finds its slot free.
         environment = {**environment, "LOCK_KEY": uuid.uuid4().hex}
+        argv = [*self.command, *arguments]
+        quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
         began = time.perf_counter()
-        done = subprocess.run([*self.command, *arguments], env=environment, capture_output=True, check=False)
+        _, status, used = os.wait4(os.posix_spawn(argv[0], argv, environment, file_actions=quiet), 0)
         took = time.perf_counter() - began
-        if done.returncode:
-            sys.exit(f"{self.name} {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.decode()[-500:]}")
+        if status:
+            sys.exit(f"{self.name} {' '.join(arguments)}: exit code {os.waitstatus_to_exitcode(status)}")
         self.times.setdefault(what, []).append(took)
+        self.processor.setdefault(what, []).append(used.ru_utime + used.ru_stime)
 
     def median(self, what: str) -> float:
         return statistics.median(self.times[what])
@@ -130,27 +134,38 @@ def compare(all_of_them: dict[str, Contender], environment: Mapping[str, str], r
         if number == 0:
             # That one wrote bytecode.
             for one in all_of_them.values():
-                for times in (times for what, times in one.times.items() if what.startswith("warm")):
-                    times.clear()
-    rows = [
-        ("size of the file, MB", PYZ.stat().st_size / 1e6, 27.0),
-        ("a first run writes, MB", sizes[pyz.name] / 1e6, 16.0),
-        ("  (plain shiv), MB", sizes[plain.name] / 1e6, None),
-        ("first run / plain shiv's", pyz.median("first") / plain.median("first"), 0.5),
-        ("warm --version / virtual environment's", pyz.median("warm --version") / venv.median("warm --version"), 1.15),
-        ("warm run / virtual environment's", pyz.median("warm run") / venv.median("warm run"), 1.15),
-        ("  (plain shiv's / virtual environment's)", plain.median("warm run") / venv.median("warm run"), None),
-        ("warm run / the index's dislock, pip-installed", pyz.median("warm run") / peer.median("warm run"), 1.0),
+                for figures in (one.times, one.processor):
+                    for what in figures.keys() - {"first"}:
+                        figures[what].clear()
+    rows: list[tuple[str, float, float | None, float | None]] = [
+        ("size of the file, MB", PYZ.stat().st_size / 1e6, None, 27.0),
+        ("a first run writes, MB", sizes[pyz.name] / 1e6, None, 16.0),
+        ("  (plain shiv), MB", sizes[plain.name] / 1e6, None, None),
+        ("first run / plain shiv's", *ratios("first", pyz, plain), 0.5),
+        ("warm --version / virtual environment's", *ratios("warm --version", pyz, venv), 1.15),
+        ("warm run / virtual environment's", *ratios("warm run", pyz, venv), 1.15),
+        ("  (plain shiv's / virtual environment's)", *ratios("warm run", plain, venv), None),
+        ("warm run / the index's dislock, pip-installed", *ratios("warm run", pyz, peer), 1.0),
     ]
     beyond = False
-    for text, value, limit in rows:
+    print(f"{'':<48} {'elapsed':>8} {'CPU':>8}")
+    for text, value, processor, limit in rows:
         verdict = "" if limit is None else f"   limit {limit:g}" + ("" if value <= limit else "   BEYOND")
-        beyond |= bool(limit) and value > (limit or 0)
-        print(f"{text:<48} {value:8.2f}{verdict}")
+        beyond |= limit is not None and value > limit
+        print(f"{text:<48} {value:8.2f} {'' if processor is None else format(processor, '8.2f'):>8}{verdict}")
     print("\nmedians, ms: ", end="")
     print("; ".join(f"{c.name} {w} {c.median(w) * 1000:.0f}" for c in all_of_them.values() for w in c.times))
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, {rounds} rounds")
     sys.exit(bool(check and beyond))
+
+
+def ratios(what: str, one: Contender, other: Contender) -> tuple[float, float]:
+    """Of the time that passed, and of processor time."""
+    return median_ratio(one.times[what], other.times[what]), median_ratio(one.processor[what], other.processor[what])
+
+
+def median_ratio(some: Sequence[float], others: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(some, others, strict=True))
 
 
 def written(folder: Path) -> int:
