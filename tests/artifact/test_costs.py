@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.artifact.support import Zipapp, written
 from tests.support.contract import YEARLY, Ran
+from tests.support.wait import until
 
 
 @pytest.fixture
@@ -39,6 +41,48 @@ def test_help_version_and_mistakes_load_no_library(traced: Zipapp, argv: list[st
         {"psycopg", "psycopg_binary", "croniter", "dateutil", "sqlalchemy", "tzdata", "asyncio"}
     )
     assert imported(ran).isdisjoint({"zipfile", "shutil", "runpy", "site", "pkgutil"})
+
+
+@pytest.fixture
+def marked(zipapp: Zipapp) -> Path:
+    """The program as the first start compiled it, changed so that it says where it came from."""
+    zipapp.run("--version")
+    [cache] = zipapp.caches()
+    until(lambda: (cache / ".lock").stat().st_size == 0, what="the note that the cache is on the disk")
+    program = cache / "start"
+    magic = program.read_bytes()[:4]
+    program.write_bytes(magic + marshal.dumps(compile("print('compiled before')", "marked", "exec")))
+    return program
+
+
+def test_a_start_does_not_compile_the_program(zipapp: Zipapp, marked: Path) -> None:
+    assert zipapp.run("--version").out == "compiled before\n"
+
+
+@pytest.mark.parametrize("what", ["another Python's", "cut short", "empty", "absent", "perhaps not on the disk"])
+def test_a_compiled_program_that_may_be_broken_is_not_loaded(zipapp: Zipapp, marked: Path, what: str) -> None:
+    content = marked.read_bytes()
+    match what:
+        case "another Python's":
+            marked.write_bytes(b"\0" * 4 + content[4:])
+        case "cut short":
+            marked.write_bytes(content[:30])
+        case "empty":
+            marked.write_bytes(b"")
+        case "absent":
+            marked.unlink()
+        case _:
+            (marked.parent / ".lock").write_text("of another boot")
+    ran = zipapp.run("--version")
+    assert (ran.code, ran.out[:8], ran.err) == (0, "dislock ", "")
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_a_compiled_program_that_others_can_change_is_not_loaded(zipapp: Zipapp, marked: Path, above: int) -> None:
+    marked.parents[above].chmod(0o777)
+    ran = zipapp.run("--version")
+    assert (ran.code, ran.out[:8]) == (0, "dislock ")
+    assert "written by others" in ran.err
 
 
 @pytest.mark.integration
