@@ -50,7 +50,7 @@ def sync() -> None:
         assert_type(one, LockSession)
     with acquire_locks(context, strategies=("schedule", "lease")) as session:
         assert_type(session.lease_lost, threading.Event | None)
-        assert_type(session.fencing_token, int | None)
+        assert_type(session.fencing_token, int)
         assert_type(session.loss, Loss | None)
         assert_type(session.loss_reason, LossReason | None)
     for lock in build_locks(context, ["lease"]):
