@@ -120,7 +120,9 @@ def test_components_that_could_differ_between_processes_are_refused(component: o
 
 
 @pytest.mark.parametrize(
-    "lock_args", ["users", {"users"}, {"users": 1}, iter(["users"]), None, 5, b"users", [], ()], ids=repr
+    "lock_args",
+    ["users", {"users"}, {"users": 1}, iter(["users"]), None, 5, b"users", [], ()],
+    ids=lambda value: type(value).__name__,
 )
 def test_only_a_list_or_tuple_with_something_in_it_names_a_lock(lock_args: object) -> None:
     with pytest.raises(PgAdvisoryLockError, match="lock_args must"):
