@@ -80,7 +80,7 @@ class Statement:
         from psycopg import sql
 
         # psycopg looks for placeholders in the finished text, also within a quoted name.
-        table = sql.SQL(sql.Identifier(*table_parts).as_string(None).replace("%", "%%"))
+        table = sql.Identifier(*(part.replace("%", "%%") for part in table_parts))
         return sql.SQL(self.template).format(table=table)
 
     def parameters(self) -> dict[str, object]:
