@@ -108,8 +108,10 @@ class TestSignals:
             ran = dislock.finish(process)
             other.rollback()
         assert (ran.code, ran.out) == (128 + number, "")
-        # The statement that was on its way may come through after the end; nobody else finds the lock taken for long.
-        until(lambda: not any(row.live for row in dislock.rows().values()))
+        # The statement that was on its way was called back, which needs psycopg 3.2 and libpq 17: with older ones it
+        # comes through after the end (docs/concepts.md).
+        if hasattr(psycopg.Connection, "cancel_safe") and psycopg.pq.version() >= 170000:
+            until(lambda: not any(row.live for row in dislock.rows().values()))
 
     def test_during_the_jitter(self, dislock: Dislock) -> None:
         process = dislock.start("--jitter=2678400", "--log-level=DEBUG", "DATABASE_URL", "echo", "ran")
