@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,7 @@ def pick(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([ROOT / "ci/pick-python"], env=environ, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.skipif(find_spec("ensurepip") is None, reason="this very Python cannot make virtual environments")
 def test_a_suitable_python_is_found_behind_an_old_one(bare_path: Path) -> None:
     for name, line in (("python3", "exit 3"), ("python", f'exec {sys.executable} "$@"')):
         (bare_path / name).write_text(f"#!/bin/sh\n{line}\n")
