@@ -66,6 +66,9 @@ class Database:
         }
         for key, default in DEFAULTS.items():
             given.setdefault(key, default)
+        # Whatever the role, PGCLIENTENCODING or the string itself want of other programs: no other encoding has all
+        # characters, and text in SQL_ASCII would come as bytes.
+        given["client_encoding"] = "UTF8"
         if not self._implied.get("application_name"):
             given.setdefault("application_name", application_name)
         self._trust_the_hosts_certificates(given)

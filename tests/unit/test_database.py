@@ -70,6 +70,12 @@ def test_defaults_give_way_to_what_is_given(monkeypatch: pytest.MonkeyPatch) -> 
     assert "application_name" not in target
 
 
+def test_the_encoding_is_ours_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    (target,) = targets("host=h client_encoding=SQL_ASCII")
+    assert target["client_encoding"] == "UTF8"
+
+
 def test_each_host_is_a_target_of_its_own() -> None:
     first, second = Database("postgresql://a:1,b:2/d?target_session_attrs=read-write", "x").targets
     assert (first.parameters["host"], first.parameters["port"], first.name) == ("a", "1", "a:1")

@@ -81,7 +81,9 @@ def test_what_is_left_of_the_group_is_killed_after_a_signal(tmp_path: Path) -> N
 def test_program_behind_a_shell_can_clean_up(tmp_path: Path) -> None:
     """The shell ends by the signal at once; the program that it started is given the time that it needs, not more."""
     note, cleaned = tmp_path / "pid", tmp_path / "cleaned"
-    program = f"trap 'sleep 0.3; touch {cleaned}; exit' TERM; echo $$ >{note}; while :; do sleep 60 & wait; done"
+    # Not until its sleep is another program does it say that it is ready: what the shell forks for it is deaf at first.
+    asleep = f"sh -c 'echo $$ >{note}; exec sleep 60'"
+    program = f"trap 'sleep 0.3; touch {cleaned}; exit' TERM; {asleep} & wait"
     started = time.monotonic()
     with running(driver("sh", "-c", f"sh -c {shlex.quote(program)}; echo unreachable", grace=3600)) as wrapper:
         wait_pid(note)
