@@ -23,7 +23,7 @@ import pyz_sbom
 import pyz_wheel
 from pyz_tools import HERE, ROOT, pip
 
-MODULES = ("place", "start", "unpack", "tidy", "script")
+MODULES = ("place", "start", "unpack", "ahead", "tidy", "script")
 # Files of an installation that say how this machine made it, or that nothing in the archive reads.
 LEFT_OUT = re.compile(
     r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
@@ -86,6 +86,7 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
     members["__main__.py"] = (HERE / "_bootstrap" / "guard.py").read_bytes()
     for module in ("__init__", *MODULES):
         members[f"_bootstrap/{module}.py"] = (HERE / "_bootstrap" / f"{module}.py").read_bytes()
+    members["_bootstrap/imports"] = (HERE / "_bootstrap" / "imports").read_bytes()
     # What unpack.py reads in place of the archive's directory, and checks each member against.
     unpacked = (n for n in sorted(members) if n.startswith(("site-packages/", "later/", "natives/")))
     members["_bootstrap/sums"] = "".join(f"{zlib.crc32(members[n])} {n}\n" for n in unpacked).encode()

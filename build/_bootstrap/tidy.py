@@ -12,6 +12,7 @@ from contextlib import suppress
 from _bootstrap import start
 
 ABANDONED = 3600  # s after which a half-made folder that nobody holds is nobody's
+TRIES = 20
 UNUSED = 30 * start.DAY
 
 
@@ -32,10 +33,14 @@ def remove_at_end(folder: str) -> int:
 
 
 def remove(folder: str) -> None:
-    """All of a folder, as far as that can be done."""
+    """All of a folder, as far as that can be done. A process that compiles may be writing its last file there."""
     import shutil
 
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder):
+            return
+        time.sleep(0.05)
 
 
 def apart(task: Callable[[int], None]) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from zipimport import zipimporter
 
-from _bootstrap import start, tidy
+from _bootstrap import ahead, start, tidy
 from _bootstrap.place import platform
 
 MUSL_NEEDED = (1, 2, 4)
@@ -45,7 +45,7 @@ def into(folder: str, archive: str) -> None:
         if start.ready(folder):
             return
         with new_folder(root) as new:
-            fill(new, archive)
+            fill(new, folder, archive)
             put(new, folder)
     tidy.in_background(root, folder)
 
@@ -63,7 +63,7 @@ def temporary(archive: str, why: list[str]) -> str:
             folder = f"{base}/dislock-{os.urandom(8).hex()}"
             os.mkdir(folder)
             end = tidy.remove_at_end(folder)
-            fill(folder, archive)
+            fill(folder, folder, archive)
         except OSError as reason:
             if end >= 0:
                 os.close(end)
@@ -100,13 +100,14 @@ def temporary_folder() -> str:
     return start.fail("no place to unpack SQLAlchemy to: neither the cache nor /tmp can be written", 1)
 
 
-def fill(folder: str, archive: str) -> None:
-    """Unpack what this Python needs. The lock is held while this process lives, wherever the folder is moved to."""
+def fill(folder: str, place: str, archive: str) -> None:
+    """Unpack what this Python needs, to be moved to its place. The lock is held while this process lives."""
     lock = os.open(f"{folder}/.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
     with suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_SH)
     os.write(lock, start.boot())
     whole = Archive(archive)
+    ahead.begin(folder, place, whole)
     libraries = f"natives/{platform()}/psycopg_binary.libs/"
     extensions = f"natives/{platform()}/{sys.implementation.cache_tag}{abi()}/"
     moves = {"site-packages/": "site-packages/"}
@@ -118,7 +119,7 @@ def fill(folder: str, archive: str) -> None:
             if name.startswith(old):
                 write(f"{folder}/{new}{name[len(old) :]}", whole.read(name))
     write(f"{folder}/tzdata.zip", whole.read("later/tzdata.zip"))
-    code = compile(whole.source("start"), "dislock.pyz/start.py", "exec")
+    code = compile(whole.text("_bootstrap/start.py"), "dislock.pyz/start.py", "exec")
     write(f"{folder}/start", MAGIC_NUMBER + marshal.dumps(code))
 
 
@@ -128,7 +129,7 @@ class Archive:
     def __init__(self, path: str) -> None:
         self._path = path
         self._importer = zipimporter(path)
-        lines = self._importer.get_data(f"{path}/_bootstrap/sums").decode().splitlines()
+        lines = self.text("_bootstrap/sums").splitlines()
         self.sums = {name: int(number) for number, _, name in (line.partition(" ") for line in lines)}
 
     def read(self, name: str) -> bytes:
@@ -142,9 +143,9 @@ class Archive:
             start.fail(f"{self._path} is damaged ({name}): copy it anew", 1)
         return content
 
-    def source(self, module: str) -> bytes:
-        """One of the bootstrap's own modules: the import system has read it, so it is whole."""
-        return self._importer.get_data(f"{self._path}/_bootstrap/{module}.py")
+    def text(self, name: str) -> str:
+        """One of the bootstrap's own files. The import system has read its modules, so they are whole."""
+        return self._importer.get_data(f"{self._path}/{name}").decode()
 
 
 def abi() -> str:

@@ -51,8 +51,10 @@ class Zipapp:
         """Run it to its end; as another account with ``uid``, below another program with ``command``."""
         return finish(start([*command, str(self.file), *argv], {**self.environment, **environ}, self.folder, uid))
 
-    def start(self, *argv: str, umask: int = -1) -> subprocess.Popen[bytes]:
-        return start([str(self.file), *argv], self.environment, self.folder, umask=umask)
+    def start(
+        self, *argv: str, umask: int = -1, stdin: int = subprocess.DEVNULL, **environ: str
+    ) -> subprocess.Popen[bytes]:
+        return start([str(self.file), *argv], {**self.environment, **environ}, self.folder, umask=umask, stdin=stdin)
 
     def python(self, code: str, **environ: str) -> str:
         """What a script with the file's packages prints."""
@@ -63,7 +65,12 @@ class Zipapp:
 
 
 def start(
-    argv: Sequence[str], environment: Mapping[str, str], folder: Path, uid: int | None = None, umask: int = -1
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    uid: int | None = None,
+    umask: int = -1,
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv,
@@ -73,7 +80,7 @@ def start(
         user=uid,
         group=uid,
         extra_groups=None if uid is None else [],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import re
+import shutil
+import signal
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
+from ci.environments import ROOT
 from tests.artifact.support import Zipapp, written
 from tests.support.contract import YEARLY, Ran
 from tests.support.wait import until
@@ -107,15 +113,110 @@ def test_a_run_loads_only_its_own(traced: Zipapp, database_url: str, strategy: s
     assert imported(ran).isdisjoint(absent | {"runpy", "site"}), imported(ran)
 
 
+def whole_run(url: str) -> dict[str, str]:
+    """The settings of a run that needs all that any run needs."""
+    return {
+        "DATABASE_URL": url,
+        "LOCK_KEY": "job",
+        "CRON_SCHEDULE": YEARLY,
+        "LOCK_STRATEGY": "schedule,lease",
+    }
+
+
 @pytest.mark.integration
 def test_a_whole_first_run_writes_little(zipapp: Zipapp, database_url: str) -> None:
-    ran = zipapp.run(
-        "DATABASE_URL",
-        "true",
-        DATABASE_URL=database_url,
-        LOCK_KEY="job",
-        CRON_SCHEDULE=YEARLY,
-        LOCK_STRATEGY="schedule,lease",
-    )
+    zipapp.environment |= whole_run(database_url)
+    ran = zipapp.run("DATABASE_URL", "true")
     assert (ran.code, ran.err) == (0, "")
     assert written(Path(zipapp.environment["XDG_CACHE_HOME"])) <= 16_000_000
+
+
+WANTED = (ROOT / "build" / "_bootstrap" / "imports").read_text().split()
+#: A start that lasts until its input ends, and imports nothing of the packages.
+IDLE = ("--python", "-c", "print('ready', flush=True); input()")
+
+
+def bytecode(zipapp: Zipapp) -> dict[str, Path]:
+    """The compiled modules in the cache, by their sources."""
+    # Killed early, it leaves a folder that is not yet at its place.
+    packages = next(zipapp.root.glob("*/site-packages"))
+    found = (path.relative_to(packages) for path in packages.rglob("*.pyc"))
+    return {str(path.parent.parent / (path.name.partition(".")[0] + ".py")): packages / path for path in found}
+
+
+@pytest.mark.integration
+def test_what_is_compiled_ahead_is_what_a_run_imports(
+    zipapp: Zipapp, python: str, database_url: str, tmp_path: Path
+) -> None:
+    wrapper = zipapp.folder / "telling-python"
+    wrapper.write_text(f'#!/bin/sh\nexec {python} -v "$@"\n')
+    wrapper.chmod(0o755)
+    zipapp.environment |= whole_run(database_url)
+    assert zipapp.run("DATABASE_URL", "true").code == 0
+    ran = zipapp.run("DATABASE_URL", "true", LOCK_KEY="another", DISLOCK_PYTHON=str(wrapper))
+    assert ran.code == 0
+    imported = re.findall(r"^# \S.* matches .*/site-packages/(\S+\.py)$", ran.err, re.MULTILINE)
+    (tmp_path / "imports").write_text("".join(f"{name}\n" for name in imported))
+    # Python 3.13 has all that psycopg wants of this one.
+    assert imported == [name for name in WANTED if name in imported or name != "typing_extensions.py"], (
+        f"as it should be: {tmp_path}/imports (from Python 3.12 or older)"
+    )
+
+
+def test_a_first_start_has_it_compiled_beside_it(zipapp: Zipapp) -> None:
+    process = zipapp.start(*IDLE, stdin=subprocess.PIPE)
+    until(lambda: zipapp.caches() and set(WANTED) <= bytecode(zipapp).keys(), what="the last module")
+    [cache] = zipapp.caches()
+    assert set(WANTED) == bytecode(zipapp).keys()
+    for name, path in bytecode(zipapp).items():
+        compiled = path.read_bytes()
+        # Not to be compared with the source, and told as it will be in a traceback.
+        assert compiled[4:8] == b"\1\0\0\0"
+        assert marshal.loads(compiled[16:]).co_filename == f"{cache}/site-packages/{name}"
+    process.communicate(b"\n", timeout=60)
+    assert process.returncode == 0
+    # As Python would have compiled it, or it would not be loaded when somebody asks for a comparison.
+    checked = "import dislock.cli, psycopg, sys; print(sys.flags.dont_write_bytecode)"
+    before = {path: path.stat().st_mtime_ns for path in bytecode(zipapp).values()}
+    command = [str(zipapp.folder / "bin" / "python3.15"), "--check-hash-based-pycs", "always"]
+    assert zipapp.run("--python", "-c", checked, command=command).code == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def helpers(zipapp: Zipapp) -> list[int]:
+    """The processes that work in the cache."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.cwd().startswith(str(zipapp.root)):
+                found.append(process.pid)
+    return found
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGKILL])
+def test_what_compiles_ends_with_the_start(zipapp: Zipapp, number: int | None) -> None:
+    process = zipapp.start(*IDLE, stdin=subprocess.PIPE)
+    until(lambda: helpers(zipapp), what="the process beside it")
+    if number is not None:
+        process.send_signal(number)
+    process.communicate(b"\n", timeout=60)
+    until(lambda: not helpers(zipapp), what="its end")
+    assert not [*zipapp.root.rglob("*.pyc.*")]
+
+
+@pytest.mark.parametrize(
+    ("command", "environ"),
+    [
+        pytest.param(["taskset", "--cpu-list", "0"], {}, id="one-processor"),
+        pytest.param(["python3.15"], {"PYTHONDONTWRITEBYTECODE": "1"}, id="no-bytecode"),
+        pytest.param(["python3.15"], {"PYTHONPYCACHEPREFIX": "/tmp/bytecode"}, id="elsewhere"),
+    ],
+)
+def test_nothing_is_compiled_ahead_where_it_would_not_help(
+    zipapp: Zipapp, command: list[str], environ: dict[str, str]
+) -> None:
+    argv = [shutil.which(command[0], path=zipapp.environment["PATH"]) or command[0], *command[1:]]
+    zipapp.environment |= environ
+    ran = zipapp.run("--python", "-c", "import time; time.sleep(1)", command=argv)
+    assert (ran.code, ran.err) == (0, "")
+    assert not bytecode(zipapp)

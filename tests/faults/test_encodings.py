@@ -11,8 +11,8 @@ from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.integration
 
-#: PostgreSQL's name of an encoding, a lock key that fits it, a holder's name that somebody else wrote in it, and what is
-#: said of that one. Bytes that mean nothing are not to be had from the server.
+#: PostgreSQL's name of an encoding, a lock key that fits it, a holder's name that somebody else wrote in it, and what
+#: is said of that one. Bytes that mean nothing are not to be had from the server.
 ENCODINGS = [
     pytest.param("SQL_ASCII", "Zinsläufe €", b"h\xe4nde:\xff", "was held by another", id="any-bytes"),
     pytest.param("LATIN1", "Zinsläufe", b"h\xe4nde:1", "is held by hände:1 ", id="latin1"),
