@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from dislock.context import LockContext
-from dislock.errors import LeaseLostError, Loss
+from dislock.drivers import clock
+from dislock.errors import ConfigurationError, LeaseLostError, Loss
 from dislock.planning import Planned, View, crashed, normalize_strategies
 from dislock.protocol import Protocol
 
@@ -49,6 +51,10 @@ class AcquiredLocks:
             if not self._planned.continues:
                 self._lost = asyncio.Event()
             self._leave = Leave()
+            # A loop that was busy since may have come too late: nothing is begun on a lease whose time is up.
+            if overdue := self._protocol.lease.overdue(clock()):
+                self._protocol.loss = overdue
+                self._report(overdue)
             self._keeper = asyncio.get_running_loop().create_task(self._keep(self._protocol))
         return LockSession(self._protocol, self._lost)
 
@@ -122,25 +128,44 @@ def with_locks(
     """Decorator for a coroutine function: each call takes the locks anew.
 
     When the lease is lost the coroutine is cancelled and ``LeaseLostError`` is raised (not under CONTINUE). When the
-    call is cancelled or times out, the coroutine has ended before the lease is freed.
+    call is cancelled or times out, the coroutine has ended before the lease is freed. Raises ``ConfigurationError`` for
+    a generator function, and at the call for any other that makes no coroutine.
     """
     wanted = normalize_strategies(strategies)
 
     def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise _unfit(function)
+
         @functools.wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             async with acquire_locks(context, wanted) as session:
-                return await _until_lost(function(*args, **kwargs), session)
+                work = function(*args, **kwargs)
+                # Only the call shows it: an ordinary function may return a coroutine.
+                if not asyncio.iscoroutine(work):
+                    raise _unfit(function)
+                return await _until_lost(work, session)
 
         return locked
 
     return decorate
 
 
+def _unfit(function: Callable[..., Any]) -> ConfigurationError:
+    name = getattr(function, "__qualname__", function)
+    return ConfigurationError(
+        f"dislock.aio.with_locks cannot guard {name}, which is no coroutine function: use dislock.with_locks for an "
+        "ordinary one and acquire_locks inside a generator"
+    )
+
+
 async def _until_lost(work: Coroutine[Any, Any, R], session: LockSession) -> R:
     """The coroutine's result; cancelled, and ``LeaseLostError`` raised, if the lease is lost before it has ended."""
     if session.lease_lost is None:
         return await work
+    if session.loss:
+        work.close()
+        raise LeaseLostError(session.loss)
     loop = asyncio.get_running_loop()
     body = loop.create_task(work)
     watch = loop.create_task(session.lease_lost.wait())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -20,6 +21,8 @@ from dislock import (
     LossReason,
     aio,
 )
+from dislock.drivers.aio import Leave, Tasks
+from dislock.steps import Steps
 from tests.integration.library.conftest import MakeContext
 from tests.support.proxy import Proxy
 from tests.support.wait import until as wait_until
@@ -103,6 +106,68 @@ def test_a_loop_that_was_blocked_past_the_ttl_is_a_loss(make: MakeContext) -> No
                 time.sleep(0.8)
 
     run(main)
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else keeps the loop busy between the acquisition and the block until the lease has ended."""
+    run_driver = Tasks.run
+
+    async def slowly(self: Tasks, steps: Steps[Any], leave: Leave | None = None) -> Any:
+        result = await run_driver(self, steps, leave)
+        if leave is None and result is True:
+            time.sleep(0.5)
+        return result
+
+    monkeypatch.setattr(Tasks, "run", slowly)
+
+
+def test_a_block_entered_too_late_knows_it(make: MakeContext, held_up: None) -> None:
+    async def main() -> None:
+        with pytest.raises(LeaseLostError) as caught:
+            async with aio.LeaseLock(make(run_ttl_seconds=0.4, lease_interval_seconds=0.1)) as session:
+                assert session.lease_lost is not None
+                assert session.lease_lost.is_set()
+                assert session.loss_reason is LossReason.UNCONFIRMED
+        assert caught.value.reason is LossReason.UNCONFIRMED
+
+    run(main)
+
+
+def test_a_coroutine_is_not_begun_too_late(make: MakeContext, held_up: None) -> None:
+    begun = []
+
+    @aio.with_locks(make(run_ttl_seconds=0.4, lease_interval_seconds=0.1), ["lease"])
+    async def work() -> None:
+        begun.append(True)
+
+    with pytest.raises(LeaseLostError):
+        run(work)
+    assert not begun
+
+
+def test_what_is_no_coroutine_function_is_refused(make: MakeContext, live: Callable[[], set[str]]) -> None:
+    guard: Any = aio.with_locks(make(), ["lease"])
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def asynchronous_generator() -> AsyncIterator[int]:
+        yield 1
+
+    def ordinary() -> int:
+        return 1
+
+    async def coroutine() -> int:
+        return 1
+
+    for function in (generator, asynchronous_generator):
+        with pytest.raises(ConfigurationError, match="generator"):
+            guard(function)
+    with pytest.raises(ConfigurationError, match="ordinary"):
+        run(guard(ordinary))
+    assert asyncio.run(guard(functools.partial(coroutine))()) == 1
+    assert live() == set()
 
 
 def test_a_database_that_hangs_delays_a_loss_by_nothing(make: MakeContext, database_url: str, proxy: Proxy) -> None:
