@@ -10,6 +10,7 @@ from pathlib import Path
 from psycopg import DataError, IntegrityError, NotSupportedError, ProgrammingError, conninfo, pq
 
 from dislock.errors import ConfigurationError
+from dislock.redaction import blot_out
 from dislock.steps import Failure
 
 #: Where Linux distributions and BSDs keep the certificates that they trust.
@@ -52,10 +53,11 @@ class Database:
         url = re.sub(r"^\s*(postgres(?:ql)?)\+\w+://", r"\1://", url)
         try:
             parsed = conninfo.conninfo_to_dict(url)
-        except (ProgrammingError, UnicodeError):
+        except (ProgrammingError, UnicodeError) as error:
             raise ConfigurationError(
-                "the database URL is malformed: libpq expects postgresql://user:password@host:port/database "
-                "(with %-escapes for special characters) or key=value words"
+                f"the database URL is malformed{_slip(url, str(error))}: libpq expects "
+                "postgresql://user:password@host:port/database (with %-escapes for special characters) or key=value "
+                "words"
             ) from None
         given = {key: str(value) for key, value in parsed.items() if value is not None}
         # What libpq would take from PGHOST, a service and the like; password files it reads by itself.
@@ -72,7 +74,9 @@ class Database:
         if not self._implied.get("application_name"):
             given.setdefault("application_name", application_name)
         self._trust_the_hosts_certificates(given)
-        self._secrets = [value for key in _SECRETS if (value := given.get(key) or self._implied.get(key))]
+        names = {given.get(key) or self._implied.get(key) for key in ("user", "dbname")}
+        secrets = {value for key in _SECRETS if (value := given.get(key) or self._implied.get(key))}
+        self._secrets = sorted(secrets - names, key=len, reverse=True)
         self.targets = self._split(given)
 
     def _trust_the_hosts_certificates(self, given: dict[str, str]) -> None:
@@ -133,19 +137,37 @@ class Database:
 
     def failure(self, error: BaseException, table_parts: Sequence[str], *, broken: bool) -> Failure:
         """What an error of a connection or a statement means: one line without secrets, with what to do about it."""
-        text = " ".join(str(error).split()) or type(error).__name__
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
+        said = " ".join(str(error).split()) or type(error).__name__
+        text = blot_out(said, self._secrets)
         state = getattr(error, "sqlstate", None)
         table = ".".join(_quoted(part) for part in table_parts)
         if state in _ADVICE:
-            text = _ADVICE[state].format(table=table, text=text)
+            closer = next((a for (s, word), a in _CLOSER.items() if s == state and word in said), _ADVICE[state])
+            text = closer.format(table=table, text=text)
             return Failure(text, permanent=state in _PERMANENT, broken=broken)
-        if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, text)), None)):
+        if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
             return Failure(f"{text}: {advice}", permanent=True, broken=broken)
         # What is wrong with a statement or its values does not change by saying it again.
         permanent = isinstance(error, (ProgrammingError, DataError, IntegrityError, NotSupportedError))
         return Failure(text, permanent=permanent, broken=broken)
+
+
+def _slip(url: str, error: str) -> str:
+    """What may be wrong with a URL that libpq cannot read, in words that give nothing of it away."""
+    if url[:1] in ("'", '"', "`"):
+        return ", it begins with a quotation mark"
+    if other := re.match("(jdbc|mysql|mariadb|sqlite|mssql|oracle|mongodb|redis|https?)[+:]", url):
+        return f", it begins with {other[1]}"
+    if re.match(r"\w+ *= *['\"]?postgres(ql)?://", url):
+        return ", it begins with a name and an equals sign"
+    if unknown := re.search(r'(?:parameter|option):? "([^"]+)"', error):
+        import difflib
+
+        known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+        # The unknown name itself may be a part of a password that lacks its %-escapes.
+        if meant := difflib.get_close_matches(unknown[1], known, 1, 0.8):
+            return f", a parameter may have been meant to be {meant[0]}"
+    return ""
 
 
 def _quoted(name: str) -> str:
@@ -174,9 +196,16 @@ _ADVICE = {
     "22001": "a column of the table {table} is too narrow ({text}): " + _WANTED,
     "22P02": "a column of the table {table} has another type ({text}): " + _WANTED,
     "42809": "{table} is not a table ({text})",
+    "55P03": "another transaction has locked the table {table} or the row, see pg_locks ({text})",
 }
-# A server that is read-only now may be promoted a moment later.
-_PERMANENT = _ADVICE.keys() - {"25006"}
+# Where the text of an error tells more than its SQLSTATE.
+_CLOSER = {
+    ("42703", "tableoid"): "{table} is a view: the lock table must be a table",
+    ("42501", "row-level security"): "the row-level security of the table {table} keeps this role from its rows "
+    "({text}): it needs a policy for all of them",
+}
+# A server that is read-only now may be promoted a moment later, and a lock is let go.
+_PERMANENT = _ADVICE.keys() - {"25006", "55P03"}
 # libpq gives no SQLSTATE for a connection that was refused, only the server's English or translated text. Where the
 # text is a translated one the refusal counts as passing, is tried until there is no time left, and is printed as it is.
 _CONNECTING = (
@@ -188,7 +217,10 @@ _CONNECTING = (
     ),
     (r"FATAL: +role .* is not permitted to log in", "ALTER ROLE … LOGIN, or use another user"),
     (r"FATAL: +permission denied for database", "GRANT CONNECT ON the database to this role"),
-    (r"fe_sendauth: no password supplied|no password supplied", "the database URL lacks a password"),
+    (
+        r"fe_sendauth: no password supplied|no password supplied",
+        "put it into the database URL, or into ~/.pgpass (mode 0600) of the account that runs this",
+    ),
     (r"server does not support SSL", "the server offers no TLS, but sslmode asks for it"),
     (r"certificate verify failed|root certificate file .* does not exist", "check sslrootcert in the database URL"),
     (r"server certificate for .* does not match host name", "the host in the database URL is not the certificate's"),

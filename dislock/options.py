@@ -255,7 +255,8 @@ OPTIONS = (
         "CRONJOB_LOCK_LOG_LEVEL",
         "--log-level",
         "WORD",
-        "DEBUG, INFO, WARNING, ERROR or CRITICAL. A lock held by somebody else is INFO.",
+        "DEBUG, INFO, WARNING, ERROR or CRITICAL. A lock held by somebody else is INFO. What decides the exit code is said "
+        "at every level.",
         read_level,
         "WARNING",
     ),

@@ -125,11 +125,13 @@ class Planned:
             consequence = "" if over else "; the work goes on without it"
         elif self._supervised:
             consequence = (
-                "; the command had ended by itself, but perhaps not alone" if over else "; the command is ended"
+                "; the command had ended by then, but another run may have overlapped with it"
+                if over
+                else "; the command is ended"
             )
         else:
             consequence = ""
-        logger.warning("%s%s", loss.sentence, consequence)
+        logger.log(logging.WARNING if self.continues else logging.ERROR, "%s%s", loss.sentence, consequence)
 
     def check(self, loss: Loss | None, error: BaseException | None) -> None:
         """Raises ``LeaseLostError`` for a block that seems to have succeeded on a lost lease.

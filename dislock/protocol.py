@@ -189,9 +189,13 @@ class Protocol(Conversation):
         if slot and slot.following and ends and ends > to_micros(slot.following):
             self._say(
                 logging.WARNING,
-                f"{key} is held until {until} although this schedule's slot ends at {slot.expires}: the row was "
-                f"written under another schedule or zone. If that is over, delete the row with this key to free it",
+                f"{key} is held by {holder} until {until} although this schedule's slot ends at {slot.expires}: the "
+                "row was written by hand, or under another schedule or zone. If that is over, delete the row with this "
+                "key to free it",
             )
+        if taken and slot:
+            told = f"{key}: the tick of {slot.tick} was started by {holder}; the next one is {until}"
+            return LockNotAcquiredError(told, key=key, holder=holder, expires_at=slot.expires)
         held = f"{key} is held by {holder} until {until}" if holder else f"{key} was held by another a moment ago"
         return LockNotAcquiredError(held, key=key, holder=holder, expires_at=ends and to_moment(ends))
 

@@ -93,7 +93,7 @@ def _parse(argv: Sequence[str]) -> _Arguments | Help | Version:
         option = _BY_OPTION.get(name)
         if option is None:
             # An unknown word may be anything, a secret too; only what looks like an option's name is repeated.
-            shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z-]{0,30}", name) else ""
+            shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z_-]{0,30}", name) else ""
             raise ConfigurationError(f"unknown option{shown}; see dislock --help")
         if not equals:
             if not rest:
@@ -168,6 +168,8 @@ class _Reader:
             # A field of the schedule alone; without one its default does no harm.
             **({"slot_tolerance_seconds": values["LOCK_SLOT_TOLERANCE_SECONDS"]} if SCHEDULE in strategies else {}),
         )
+        for ours, theirs in _slips(self._environ, self._options).items():
+            self._notices.append(f"{theirs} is no setting of dislock, and {ours}, which is one, is not set")
         return Settings(context, strategies, list(command), values[_LEVEL], url_variable, tuple(self._notices))
 
     def _value(self, variable: str) -> Any:
@@ -197,7 +199,9 @@ class _Reader:
         needed = "" if strategy is None else f", and the strategy {strategy} needs it"
         if given:
             return f"{self._name(option)} is empty{needed}"
-        return f"{variable} (or {option.option}) is not set{needed}"
+        theirs = _slips(self._environ, self._options).get(variable)
+        slip = f"; {theirs} is, which is no setting" if theirs else ""
+        return f"{variable} (or {option.option}) is not set{needed}{slip}"
 
     def _interval(self, ttl: float, interval: float | None) -> float:
         if interval is None:
@@ -221,6 +225,27 @@ class _Reader:
             Schedule(expression)
         except ConfigurationError as error:
             raise ConfigurationError(f"{self._name(variable)}: {error}") from None
+
+
+def _slips(environ: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are none of ours, but look as if one of ours were meant that is not set: ours to theirs."""
+    known = {option.variable for option in OPTIONS}
+    strange = [name for name in environ if name not in known and re.match("(RUN_|CRONJOB_)?LOCK_|CRON_", name)]
+    if not strange:
+        return {}
+    import difflib
+
+    unset = {_core(name): name for name in known - options.keys() if not environ.get(name)}
+    found = {}
+    for name in sorted(strange):
+        if meant := difflib.get_close_matches(_core(name), unset, 1, 0.87):
+            found[unset[meant[0]]] = name
+    return found
+
+
+def _core(name: str) -> str:
+    """A variable's name without what is most easily forgotten or added."""
+    return name.removeprefix("RUN_").removeprefix("CRONJOB_").removesuffix("_SECONDS")
 
 
 def _utf8(text: str) -> str:

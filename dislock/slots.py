@@ -21,6 +21,8 @@ _BEFORE_ALL = datetime(1969, 12, 31, 23, 59, 59)
 #: The last tick of an expression with years has no next one to end its slot.
 _LAST_SLOT = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
+#: croniter's, without those that cron has besides.
+_ALIASES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,15 @@ def _normal(expression: str) -> str:
         raise ConfigurationError("the cron expression is empty")
     if fields == ["@reboot"]:
         raise ConfigurationError("the cron expression '@reboot' has no ticks, so there is no slot to lock")
+    if fields[0].startswith("@"):
+        if fields not in [[alias] for alias in _ALIASES]:
+            raise ConfigurationError(
+                f"the cron expression {expression!r} is not valid: the aliases are {', '.join(_ALIASES)}"
+            )
+    elif len(fields) not in (5, 6, 7):
+        raise ConfigurationError(
+            f"the cron expression {expression!r} is not valid: it must have 5, 6 or 7 fields, and has {len(fields)}"
+        )
     for field in fields:
         if re.match(r"[rh](?![a-z])", field):
             raise ConfigurationError(

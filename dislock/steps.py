@@ -22,6 +22,8 @@ from dislock.statements import Statement
 LINGER = 1.0
 #: The cause that is named where no error told a better one.
 NO_ANSWER = "the database did not answer in time"
+#: The cause where the server has dropped the statement when asked to.
+HAD_TO_WAIT = "the statement had to wait too long: another transaction may have locked the table (see pg_locks)"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import psycopg
 from dislock.database import Database
 from dislock.drivers import GOODBYE, RECALL, clock, options, recall, recall_time, sever
 from dislock.steps import (
+    HAD_TO_WAIT,
     LINGER,
-    NO_ANSWER,
     Answer,
     Connect,
     Done,
@@ -121,7 +121,7 @@ class Tasks:
             return Unanswered(run.told())
         if error := task.exception():
             if recalled and isinstance(error, psycopg.errors.QueryCanceled):
-                return Failed(Failure(NO_ANSWER), run.told())
+                return Failed(Failure(HAD_TO_WAIT), run.told())
             if connection.closed:
                 self._connection = None
             return self._explain(error, run, broken=connection.closed)

@@ -18,8 +18,8 @@ from dislock.database import Database
 from dislock.drivers import GOODBYE, RECALL, clock, decline_signals, options, recall, recall_time, sever
 from dislock.statements import Statement
 from dislock.steps import (
+    HAD_TO_WAIT,
     LINGER,
-    NO_ANSWER,
     Answer,
     Connect,
     Done,
@@ -111,7 +111,7 @@ class Threads:
         if call.done and call.error is None:
             return Done(tuple(call.result), run.told())
         if recalled and isinstance(call.error, psycopg.errors.QueryCanceled):
-            return Failed(Failure(NO_ANSWER), run.told())
+            return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
         if broken:
             link.abandon()

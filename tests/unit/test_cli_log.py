@@ -87,3 +87,16 @@ def test_a_message_that_cannot_be_formatted_does_no_harm(capfd: pytest.CaptureFi
     set_up_logging(logging.WARNING, "x")
     logger.warning("%d", "no number")
     assert capfd.readouterr().err == ""
+
+
+def test_what_decides_the_exit_code_is_said_at_every_level(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.CRITICAL, "postgresql://h/d")
+    logger.warning("not shown")
+    logger.error("the lease was lost")
+    assert capfd.readouterr().err == "dislock: the lease was lost\n"
+
+
+def test_a_password_that_is_the_users_name_hides_no_name(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.WARNING, "postgresql://report:report@h/d")
+    logger.warning('role "report" does not exist')
+    assert capfd.readouterr().err == 'dislock: warning: role "report" does not exist\n'

@@ -139,7 +139,10 @@ def test_a_host_without_certificates_is_told_so(monkeypatch: pytest.MonkeyPatch,
         (errors.ReadOnlySqlTransaction("read-only"), False, "target_session_attrs=read-write"),
         (errors.TooManyConnections("sorry"), False, "sorry"),
         (errors.SerializationFailure("try again"), False, "try again"),
-        (errors.LockNotAvailable("waited"), False, "waited"),
+        (errors.LockNotAvailable("waited"), False, "another transaction has locked"),
+        (errors.UndefinedColumn("column held.tableoid does not exist"), True, "s.t is a view"),
+        (errors.InsufficientPrivilege("new row violates row-level security"), True, "it needs a policy"),
+        (psycopg.OperationalError("fe_sendauth: no password supplied"), True, ".pgpass"),
         (errors.AdminShutdown("terminating"), False, "terminating"),
         (errors.StringDataRightTruncation("too long for type"), True, "too long"),
         (errors.NotNullViolation("null value"), True, "null value"),
@@ -157,3 +160,47 @@ def test_an_error_says_what_to_do_and_whether_to_try_again(error: Exception, per
 def test_an_error_is_one_line_without_the_password() -> None:
     text = Database(f"host=h password={SECRET}", "x").failure(OSError(f"bad\n  {SECRET} here"), ["t"], broken=True).text
     assert text == "bad *** here"
+
+
+@pytest.mark.parametrize(
+    "password", ["password", "failed", "authentication", "a", "e", "us", "app", "User", "for user"]
+)
+@pytest.mark.parametrize(
+    "said", ['FATAL:  password authentication failed for user "app"', 'FATAL:  role "app" does not exist']
+)
+def test_a_password_that_is_a_word_of_the_message_changes_nothing(password: str, said: str) -> None:
+    """Neither what the error means, nor the sentence: a gap in it would tell the password."""
+    database = Database(f"user=app password='{password}'", "x")
+    failure = database.failure(psycopg.OperationalError(said), ["t"], broken=True)
+    assert failure.permanent
+    assert failure.text == f"{' '.join(said.split())}: check the user and the password"
+
+
+@pytest.mark.parametrize("password", ["password", "failed"])
+def test_it_is_blotted_out_where_it_stands_for_itself(password: str) -> None:
+    database = Database(f"user=app password='{password}'", "x")
+    said = f"failed to resolve host '{password}@h': password"
+    failure = database.failure(psycopg.OperationalError(said), ["t"], broken=True)
+    assert failure.text == "failed to resolve host '***@h': password"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("'postgresql://h/d'", "malformed, it begins with a quotation mark:"),
+        ('"postgresql://h/d"', "malformed, it begins with a quotation mark:"),
+        ("mysql://h/d", "malformed, it begins with mysql:"),
+        ("jdbc:postgresql://h/d", "malformed, it begins with jdbc:"),
+        ("mysql+pymysql://h/d", "malformed, it begins with mysql:"),
+        ("DATABASE_URL=postgresql://u:p@h/d", "malformed, it begins with a name and an equals sign:"),
+        ("postgresql://h/d?sslmod=require", "malformed, a parameter may have been meant to be sslmode:"),
+        ("host=h pasword=x", "malformed, a parameter may have been meant to be password:"),
+        ("postgresql://h/d?q8Zk2=1", "malformed: libpq"),
+        ("q8Zk2", "malformed: libpq"),
+    ],
+)
+def test_a_malformed_string_is_told_by_its_usual_cause(url: str, words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Database(url, "x")
+    assert words in str(caught.value)
+    assert "q8Zk2" not in str(caught.value)

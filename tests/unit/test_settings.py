@@ -320,3 +320,39 @@ def test_the_original_environment_survives_what_python_does_to_it() -> None:
     if sys.platform == "linux":
         assert done.stdout.decode().strip() == str(sorted(given.items()))
     assert original_environment()[b"PATH"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("LOCK_STRATEGIE", "LOCK_STRATEGY"),
+        ("LOCK_TTL_SECONDS", "RUN_LOCK_TTL_SECONDS"),
+        ("LOCK_LEASE_INTERVAL_SECONDS", "LOCK_LEASE_INTERVAL"),
+        ("LOCK_KILL_GRACE", "LOCK_KILL_GRACE_SECONDS"),
+        ("LOCK_LOG_LEVEL", "CRONJOB_LOCK_LOG_LEVEL"),
+        ("CRON_TZS", "CRON_TZ"),
+    ],
+)
+def test_a_variable_that_is_nearly_a_setting_is_told(theirs: str, ours: str) -> None:
+    (notice,) = settings(**{theirs: "1"}).notices
+    assert notice == f"{theirs} is no setting of dislock, and {ours}, which is one, is not set"
+    (option,) = (each for each in OPTIONS if each.variable == ours)
+    good, _ = SAMPLES[ours]
+    assert not settings(**{theirs: "1", ours: good}).notices
+    assert not settings(f"{option.option}={good}", **{theirs: "1"}).notices
+
+
+@pytest.mark.parametrize("name", ["LOCK_FILE", "LOCK_TIMEOUT_SECONDS", "LOCK_DIR", "CRON_D", "LOCKED", "CRON"])
+def test_other_programs_have_variables_of_their_own(name: str) -> None:
+    assert not settings(**{name: "1"}).notices
+
+
+def test_a_missing_setting_is_told_with_what_may_be_a_slip() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        settings(unset="LOCK_KEY", LOCK_KEYS="job")
+    assert str(caught.value) == "LOCK_KEY (or --lock-key) is not set; LOCK_KEYS is, which is no setting"
+
+
+def test_an_unknown_option_is_repeated_with_its_underscore() -> None:
+    with pytest.raises(ConfigurationError, match="unknown option --lock_key;"):
+        settings("--lock_key=job")

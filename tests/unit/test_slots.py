@@ -86,6 +86,20 @@ def test_dates_that_never_come_are_refused(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("@dayly", "the aliases are @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly"),
+        ("@daily *", "the aliases are"),
+        ("* * * *", "must have 5, 6 or 7 fields, and has 4"),
+        ("1 2 3 4 5 6 7 8", "must have 5, 6 or 7 fields, and has 8"),
+    ],
+)
+def test_the_shape_of_an_expression_is_told_in_words(expression: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        Schedule(expression)
+
+
+@pytest.mark.parametrize(
     "expression",
     ["", "  ", "* * * *", "* * * * * * * *", "60 * * * *", "* 24 * * *", "0 0 0 * *", "0 0 * 13 *", "* * * * 8",
      "*/0 * * * *", "0-99999999999 * * * *", "@every 5m", "@reboot", "a b c d e", "- - - - -", "1-2-3 * * * *",
