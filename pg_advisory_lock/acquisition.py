@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, TextClause
+from sqlalchemy import Connection, CursorResult, Row, TextClause
 from sqlalchemy.engine import RootTransaction
 
 from pg_advisory_lock import statements
@@ -24,6 +24,7 @@ from pg_advisory_lock.errors import (
 from pg_advisory_lock.handles import Target, connection_of, flush, guarding_connection_of
 from pg_advisory_lock.identity import LockIdentity
 from pg_advisory_lock.sqlstate import LOCK_NOT_AVAILABLE, sqlstate
+from pg_advisory_lock.transactions import is_prepared, no_transaction, open_transaction, server_is_idle
 
 #: lock_timeout is a 32-bit number of milliseconds in PostgreSQL.
 LONGEST_TIMEOUT_IN_MS = 2**31 - 1
@@ -34,7 +35,7 @@ class Grip:
     """A lock that was taken: where, and in which transaction by SQLAlchemy's and by the server's account."""
 
     connection: Connection
-    transaction: RootTransaction | None
+    transaction: RootTransaction
     pid: int
     began: int
 
@@ -82,19 +83,15 @@ def take_hold(target: Target, lock: LockIdentity, timeout: int) -> Grip:
 def check_hold(_target: Target, lock: LockIdentity, grip: Grip) -> None:
     """The end of ``held()``: raises ``PgAdvisoryLockLost`` unless the transaction that took the lock still has it.
 
-    SQLAlchemy is asked first, because after a commit there may be no connection left to ask. The server is asked as
-    well: SQLAlchemy does not know of a COMMIT sent as text, nor of locks that went with a savepoint.
-
     The first argument is there because ``run_sync`` gives it; the grip remembers the connection.
     """
-    if grip.transaction is None or not grip.transaction.is_active:
-        raise _lost(lock, "its transaction ended")
-    mode = statements.SHARED_MODE if lock.shared else statements.EXCLUSIVE_MODE
-    row = _ask(grip.connection, statements.STILL_HELD, key=lock.lock_key, mode=mode).one()
-    if (row.pid, row.began) != (grip.pid, grip.began):
-        raise _lost(lock, "its transaction ended, and another one is open now")
-    if not row.held:
-        raise _lost(lock, "a savepoint around it was rolled back")
+    if is_prepared(grip.transaction):
+        raise PgAdvisoryLockLost(
+            f"whether {lock} is held at the end of the block cannot be told: its transaction was prepared inside;"
+            " call prepare() after the block"
+        )
+    if why := _why_lost(lock, grip):
+        raise PgAdvisoryLockLost(f"{lock} is no longer held at the end of the block: {why}")
 
 
 def list_holders(target: Target, lock: LockIdentity) -> list[LockHolder]:
@@ -121,7 +118,32 @@ def _try_then_wait(connection: Connection, lock: LockIdentity, timeout: int) -> 
 
 def _try(connection: Connection, lock: LockIdentity) -> Grip | None:
     row = _ask(connection, statements.try_lock(lock.shared), key=lock.lock_key).one()
-    return Grip(connection, connection.get_transaction(), row.pid, row.began) if row.taken else None
+    transaction = open_transaction(connection)
+    return _grip(connection, transaction, lock, row) if row.taken else None
+
+
+def _grip(connection: Connection, transaction: RootTransaction, lock: LockIdentity, row: Row[Any]) -> Grip:
+    """What was taken, or ``PgAdvisoryLockError`` when it was taken in a transaction of the statement's own."""
+    grip = Grip(connection, transaction, row.pid, row.began)
+    # With a driver that does not tell, a round trip more: then the server has to.
+    if server_is_idle(connection) is None and _why_lost(lock, grip):
+        raise no_transaction()
+    return grip
+
+
+def _why_lost(lock: LockIdentity, grip: Grip) -> str | None:
+    """None while the transaction of the grip has the lock.
+
+    SQLAlchemy is asked first, because after a commit there may be no connection left to ask. The server is asked as
+    well: SQLAlchemy does not know of a COMMIT sent as text, nor of locks that went with a savepoint.
+    """
+    if not grip.transaction.is_active or server_is_idle(grip.connection):
+        return "its transaction ended"
+    mode = statements.SHARED_MODE if lock.shared else statements.EXCLUSIVE_MODE
+    row = _ask(grip.connection, statements.STILL_HELD, key=lock.lock_key, mode=mode).one()
+    if (row.pid, row.began) != (grip.pid, grip.began):
+        return "its transaction ended, and another one is open now"
+    return None if row.held else "a savepoint around it was rolled back"
 
 
 def _wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | BaseException:
@@ -148,7 +170,7 @@ def _wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | Ba
             raise
         return error
     savepoint.commit()
-    return Grip(connection, connection.get_transaction(), row.pid, row.began)
+    return _grip(connection, open_transaction(connection), lock, row)
 
 
 def _ask(connection: Connection, statement: TextClause, **parameters: object) -> CursorResult[Any]:
@@ -192,7 +214,3 @@ def _not_acquired(connection: Connection, lock: LockIdentity, timeout: int | Non
         lock_key=lock.lock_key,
         holders=holders,
     )
-
-
-def _lost(lock: LockIdentity, why: str) -> PgAdvisoryLockLost:
-    return PgAdvisoryLockLost(f"{lock} is no longer held at the end of the block: {why}")

@@ -6,10 +6,10 @@ import warnings
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Dialect
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 
 from pg_advisory_lock.errors import PgAdvisoryLockError, PgAdvisoryLockWarning
+from pg_advisory_lock.transactions import is_prepared
 
 #: What the methods of the synchronous class accept.
 Handle: TypeAlias = Session | scoped_session[Any] | Connection
@@ -43,29 +43,37 @@ def warn_if_nested(in_savepoint: bool) -> None:
 
 
 def connection_of(target: Target) -> Connection:
-    """The PostgreSQL connection of the target's transaction, which is begun if need be.
+    """The PostgreSQL connection of the target's transaction, which its next statement begins if need be.
 
-    Raises ``PgAdvisoryLockError`` where no transaction can be had and where the database cannot be told or is not
-    PostgreSQL. Errors of connecting pass through.
+    Raises ``PgAdvisoryLockError`` where no transaction can be had, where it was prepared for a two-phase commit, and
+    where the database cannot be told or is not PostgreSQL. Errors of connecting pass through.
     """
-    if isinstance(target, Connection):
-        _require_postgresql(target.dialect)
-        if target.get_transaction() is None:
-            target.begin()
-        return target
+    connection = target if isinstance(target, Connection) else _session_s_connection(target)
+    _require_postgresql(connection.dialect)
+    if is_prepared(connection.get_transaction()):
+        raise PgAdvisoryLockError(
+            "the transaction was prepared for a two-phase commit and takes no more locks: lock before prepare(), or"
+            " after commit()"
+        )
+    return connection
+
+
+def _session_s_connection(target: Session) -> Connection:
     if not target.autobegin and not target.in_transaction():
         raise PgAdvisoryLockError(
             "the session has no transaction and autobegin=False forbids to open one: call session.begin() first"
         )
     try:
         bind = target.get_bind()
-    except SQLAlchemyError as error:
+    except Exception as error:
         raise PgAdvisoryLockError(
             "the session does not say which database to lock in: pass the connection instead, for example"
             ' session.connection(bind_arguments={"mapper": Model})'
         ) from error
+    # Before it is connected to.
     _require_postgresql(bind.dialect)
-    return target.connection()
+    # This one, because a session that chooses among several may not give the same answer twice.
+    return target.connection(bind_arguments={"bind": bind})
 
 
 def guarding_connection_of(target: Target) -> Connection:
@@ -76,8 +84,9 @@ def guarding_connection_of(target: Target) -> Connection:
     if getattr(connection.connection.dbapi_connection, "autocommit", True):
         raise PgAdvisoryLockError(
             "the connection is in AUTOCOMMIT mode, where a transaction-scoped lock is released at once: use a"
-            ' connection of another isolation level, for example engine.execution_options(isolation_level="READ'
-            ' COMMITTED")'
+            " connection of another isolation level, for example one of"
+            ' engine.execution_options(isolation_level="READ COMMITTED"); a session must rollback() before it can have'
+            " another"
         )
     return connection
 

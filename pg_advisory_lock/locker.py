@@ -21,9 +21,12 @@ class PgAdvisoryLock(LockIdentity):
 
     Every method takes a ``Session``, ``scoped_session`` or ``Connection``, which must stay in the same transaction for
     as long as the lock is needed. They raise ``PgAdvisoryLockError`` before any statement where a lock would guard
-    nothing: under AUTOCOMMIT, without a transaction where ``autobegin=False`` forbids one, on a database that is not
-    PostgreSQL, and where the session cannot tell its database. Errors of the database, the driver and the flush of
-    pending changes, which comes first, pass through unchanged.
+    nothing: under AUTOCOMMIT, without a transaction where ``autobegin=False`` forbids one, in a transaction that was
+    prepared for a two-phase commit, on a database that is not PostgreSQL, and where the session cannot tell its
+    database. They raise it after one statement, with no lock to rely on, where the transaction proves to be none: it was
+    ended by a COMMIT or ROLLBACK sent as text and the driver begins no other, or it is only being begun, in an event of
+    the engine. Errors of the database, the driver and the flush of pending changes, which comes first, pass through
+    unchanged.
     """
 
     __slots__ = ()
@@ -60,9 +63,9 @@ class PgAdvisoryLock(LockIdentity):
         """``with locker.held(session):`` takes the lock like ``lock()`` and checks at the end that it is still held.
 
         Contention raises ``PgAdvisoryLockTimeout`` even in boolean mode, because a block cannot be skipped. Leaving the
-        block raises ``PgAdvisoryLockLost`` when the transaction that took the lock was ended inside, or a savepoint
-        around the acquisition was rolled back; a block left by an exception is not checked. The check is one round trip
-        and reads ``pg_locks``. It does not release the lock: the end of the transaction does.
+        block raises ``PgAdvisoryLockLost`` when the transaction that took the lock was ended or prepared inside, or a
+        savepoint around the acquisition was rolled back; a block left by an exception is not checked. The check is one
+        round trip and reads ``pg_locks``. It does not release the lock: the end of the transaction does.
         """
         timeout = acquisition.checked_timeout(timeout_in_ms)
         target = target_of(session)

@@ -47,6 +47,26 @@ def test_autocommit_of_the_connection(enter: Enter, driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
+def test_a_refused_connection_can_still_be_given_another_isolation_level(enter: Enter, driver: str) -> None:
+    one, other = enter(f"{driver}-connection", isolation_level="AUTOCOMMIT"), enter()
+    refused(one)
+    assert not one.handle.in_transaction()
+    one.do(one.handle.execution_options(isolation_level="READ COMMITTED"))
+    assert one.lock()
+    assert not other.can_lock()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_refused_session_can_be_given_another_isolation_level_after_a_rollback(enter: Enter, driver: str) -> None:
+    one, other = enter(f"{driver}-session", isolation_level="AUTOCOMMIT"), enter()
+    refused(one)
+    one.rollback()
+    one.do(one.handle.connection(execution_options={"isolation_level": "READ COMMITTED"}))
+    assert one.lock()
+    assert not other.can_lock()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_autocommit_of_the_session_s_first_connection(enter: Enter, driver: str) -> None:
     one = enter(f"{driver}-session")
     one.do(one.handle.connection(execution_options={"isolation_level": "AUTOCOMMIT"}))
