@@ -38,6 +38,7 @@ class AcquiredLocks:
     def __init__(self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False) -> None:
         self._planned = Planned(context, strategies, jitter=jitter)
         self._keeper: asyncio.Task[None] | None = None
+        self._leaving = False
         self._reported = False
 
     async def __aenter__(self) -> LockSession:
@@ -45,7 +46,12 @@ class AcquiredLocks:
 
         self._protocol = self._planned.begin()
         self._driver = Tasks(self._planned.database, self._planned.context.table_parts)
-        await self._driver.run(self._protocol.acquire())
+        try:
+            await self._driver.run(self._protocol.acquire())
+        except BaseException:
+            # Cancelled between two steps: what is still held is held for nobody.
+            await self._driver.run(self._protocol.release(started=False))
+            raise
         self._lost: asyncio.Event | None = None
         if self._protocol.lease:
             if not self._planned.continues:
@@ -55,7 +61,8 @@ class AcquiredLocks:
             if overdue := self._protocol.lease.overdue(clock()):
                 self._protocol.loss = overdue
                 self._report(overdue)
-            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._protocol))
+            entered = asyncio.current_task()
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._protocol, entered))
         return LockSession(self._protocol, self._lost)
 
     async def __aexit__(
@@ -65,6 +72,7 @@ class AcquiredLocks:
             return
         cancelled: asyncio.CancelledError | None = None
         if self._keeper:
+            self._leaving = True
             self._leave.request()
             while not self._keeper.done():
                 try:
@@ -78,16 +86,28 @@ class AcquiredLocks:
             raise cancelled
         self._planned.check(loss, error)
 
-    async def _keep(self, protocol: Protocol) -> None:
-        try:
-            loss = await self._driver.run(protocol.keep(), self._leave)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must end as a loss, never as silence
-            if self._planned.forked:
-                # An event loop does not work on in a child, and the lease is the parent's.
-                return
-            loss = protocol.loss = crashed(error, self._planned.context.lease_key)
-        if loss:
-            self._report(loss)
+    async def _keep(self, protocol: Protocol, entered: asyncio.Task[Any] | None) -> None:
+        """Renews until the block is left; ``entered`` is the task that entered it."""
+        while True:
+            try:
+                loss = await self._driver.run(protocol.keep(), self._leave)
+            except asyncio.CancelledError as error:
+                if self._leaving:
+                    return
+                # Whoever ends a program cancels all tasks of its loop, and the block's clean-up still needs its lease.
+                if entered and not entered.done():
+                    entered.add_done_callback(lambda _: self._leave.request())
+                    continue
+                loss = protocol.loss = crashed(error, self._planned.context.lease_key)
+                await self._driver.close()
+            except Exception as error:  # noqa: BLE001 - a fault of ours must end as a loss, never as silence
+                if self._planned.forked:
+                    # An event loop does not work on in a child, and the lease is the parent's.
+                    return
+                loss = protocol.loss = crashed(error, self._planned.context.lease_key)
+            if loss:
+                self._report(loss)
+            return
 
     def _report(self, loss: Loss, *, over: bool = False) -> None:
         if not self._reported:
@@ -174,12 +194,20 @@ async def _until_lost(work: Coroutine[Any, Any, R], session: LockSession) -> R:
         if body.done() or session.loss is None:
             return await body
         await _cancel(body)
+        _raise_own(body)
         raise LeaseLostError(session.loss)
     except asyncio.CancelledError:
         await _cancel(body)
+        _raise_own(body)
         raise
     finally:
         await _cancel(watch)
+
+
+def _raise_own(task: asyncio.Task[Any]) -> None:
+    """Raises the error with which a cancelled task ended, if it is one of its own: ours never masks it."""
+    if not task.cancelled() and (error := task.exception()):
+        raise error
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -16,6 +16,8 @@ LONGEST_SECONDS = 31 * 86400.0
 LONGEST_KEY_BYTES = 2000
 #: A shorter lease could not be renewed before it ends, whatever the network.
 SHORTEST_TTL_SECONDS = 0.1
+#: Renewals that follow each other faster only load the database.
+SHORTEST_INTERVAL_SECONDS = 0.01
 SCHEDULE_PREFIX = "cronjob-lock:schedule:"
 LEASE_PREFIX = "cronjob-lock:lease:"
 
@@ -91,6 +93,10 @@ class LockContext:
         ttl, interval = self.run_ttl_seconds, self.lease_interval_seconds
         if ttl is not None and ttl < SHORTEST_TTL_SECONDS:
             raise ConfigurationError(f"run_ttl_seconds must be at least {SHORTEST_TTL_SECONDS:g}, not {ttl:g}")
+        if interval is not None and interval < SHORTEST_INTERVAL_SECONDS:
+            raise ConfigurationError(
+                f"lease_interval_seconds must be at least {SHORTEST_INTERVAL_SECONDS:g}, not {interval:g}"
+            )
         if ttl is not None and interval is not None and interval > ttl:
             raise ConfigurationError(
                 f"lease_interval_seconds ({interval:g}) must not be above run_ttl_seconds ({ttl:g})"
@@ -136,12 +142,14 @@ def _check_table(parts: Sequence[str]) -> None:
 def _check_seconds(name: str, value: object, *, optional: bool = False, zero: bool = False) -> None:
     if value is None and optional:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or infinite:
         raise ConfigurationError(f"{name} must be a finite number of seconds, not {value!r}")
-    if value < 0 or (value == 0 and not zero):
-        raise ConfigurationError(f"{name} must be {'zero or more' if zero else 'more than zero'}, not {value:g}")
+    # An integer too large for a float can be compared, and not printed as one.
     if value > LONGEST_SECONDS:
-        raise ConfigurationError(f"{name} must be at most {LONGEST_SECONDS:.0f} (31 days), not {value:g}")
+        raise ConfigurationError(f"{name} must be at most {LONGEST_SECONDS:.0f} (31 days)")
+    if value < 0 or (value == 0 and not zero):
+        raise ConfigurationError(f"{name} must be {'zero or more' if zero else 'more than zero'}")
 
 
 def _check_moment(name: str, value: object) -> None:

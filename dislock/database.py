@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from psycopg import DataError, IntegrityError, NotSupportedError, ProgrammingError, conninfo, pq
+from psycopg import DataError, Error, IntegrityError, NotSupportedError, ProgrammingError, conninfo, pq
 
 from dislock.errors import ConfigurationError
 from dislock.redaction import blot_out
@@ -30,6 +30,9 @@ DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
+#: What a connection or a statement may raise; anything else is a fault of this program.
+EXPECTED = (Error, OSError, UnicodeError)
+_WHOLE_NUMBERS = {*DEFAULTS, "connect_timeout", "keepalives"}
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
 
 
@@ -73,6 +76,10 @@ class Database:
         given["client_encoding"] = "UTF8"
         if not self._implied.get("application_name"):
             given.setdefault("application_name", application_name)
+        for key in _WHOLE_NUMBERS & given.keys():
+            # libpq and psycopg would say so at the first connection, and not whose setting it is.
+            if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", given[key]):
+                raise ConfigurationError(f"the database URL has a {key} that is no whole number")
         self._trust_the_hosts_certificates(given)
         names = {given.get(key) or self._implied.get(key) for key in ("user", "dbname")}
         secrets = {value for key in _SECRETS if (value := given.get(key) or self._implied.get(key))}
@@ -145,6 +152,12 @@ class Database:
             closer = next((a for (s, word), a in _CLOSER.items() if s == state and word in said), _ADVICE[state])
             text = closer.format(table=table, text=text)
             return Failure(text, permanent=state in _PERMANENT, broken=broken)
+        if isinstance(error, UnicodeError):
+            # Python's own, where it encodes the name of a host to look it up; it does not say which.
+            text = (
+                "a host in the database URL has a name that no host can have (an empty or overlong part between dots)"
+            )
+            return Failure(text, permanent=True, broken=broken)
         if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
             return Failure(f"{text}: {advice}", permanent=True, broken=broken)
         # What is wrong with a statement or its values does not change by saying it again.

@@ -53,7 +53,7 @@ class LossReason(Enum):
     """Why a lease is no longer held."""
 
     TAKEN = "taken"  #: the row names another owner, or another acquisition by a namesake
-    REMOVED = "removed"  #: the row, or the table, is gone
+    REMOVED = "removed"  #: the row is gone
     EXPIRED = "expired"  #: the row ended by the database's clock before it was renewed
     UNCONFIRMED = "unconfirmed"  #: no renewal was confirmed in time, whatever the cause
 

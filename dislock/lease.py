@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dislock.errors import Loss, LossReason
 from dislock.statements import MoveExpiry, to_moment
-from dislock.steps import NO_ANSWER, Answer, Done, Failed
+from dislock.steps import NO_ANSWER, Answer, Done, trouble
 
 #: Seconds kept free between the last SIGKILL and the end of the row, for the kernel to carry it out.
 MARGIN = 0.2
@@ -115,7 +115,7 @@ class Lease:
             self._failures = 0
             self.next_renewal = sent + self.terms.pause
         else:
-            self._trouble = answer.failure.text if isinstance(answer, Failed) else NO_ANSWER
+            self._trouble = trouble(answer)
             if pending:
                 # A try without an answer may have moved the row, or may yet: its value is ours as well.
                 self._known.append(pending[1])

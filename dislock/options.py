@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dislock.context import LONGEST_SECONDS, SHORTEST_TTL_SECONDS, LeaseLossPolicy
+from dislock.context import LONGEST_SECONDS, SHORTEST_INTERVAL_SECONDS, SHORTEST_TTL_SECONDS, LeaseLossPolicy
 
 SCHEDULE = "schedule"
 LEASE = "lease"
@@ -204,7 +204,7 @@ OPTIONS = (
         "--interval",
         "SECONDS",
         "The longest pause between two renewals; at most the TTL.",
-        seconds(above=True),
+        seconds(SHORTEST_INTERVAL_SECONDS),
         shown="0.3 x TTL, from 1 to 10",
         strategy=LEASE,
     ),
@@ -255,8 +255,8 @@ OPTIONS = (
         "CRONJOB_LOCK_LOG_LEVEL",
         "--log-level",
         "WORD",
-        "DEBUG, INFO, WARNING, ERROR or CRITICAL. A lock held by somebody else is INFO. What decides the exit code is said "
-        "at every level.",
+        "DEBUG, INFO, WARNING, ERROR or CRITICAL. A lock held by somebody else is INFO. What decides the exit code is "
+        "said at every level.",
         read_level,
         "WARNING",
     ),

@@ -89,7 +89,8 @@ class Planned:
         context = self.context
         slot = None
         if "schedule" in self.strategies:
-            given = None if context.next_run_time is None else Slot(None, context.next_run_time, None)
+            moment = context.next_run_time
+            given = None if moment is None else Slot(None, moment.astimezone(timezone.utc), None)
             slot = SlotPlan(context.schedule_key, given, self._schedule, context.slot_tolerance_seconds)
         plan = Plan(
             targets=tuple(target.name for target in self.database.targets),
@@ -142,19 +143,25 @@ class Planned:
             raise LeaseLostError(loss)
 
 
-def refuse_deferred(function: object, alternative: str) -> None:
-    """Refuses to decorate what runs only after its call has returned: the locks would be free by then."""
+def refuse_deferred(function: object, alternative: str, result: object = None) -> None:
+    """Refuses to guard what runs only after its call has returned: the locks would be free by then.
+
+    That an ordinary function is one around a coroutine function shows only in its result.
+    """
     import inspect
 
     deferred = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(test(function) for test in deferred):
-        raise ConfigurationError(
-            f"with_locks cannot guard {getattr(function, '__qualname__', function)}: its body runs after the call; "
-            f"use {alternative} for a coroutine function and acquire_locks inside a generator"
-        )
+    if inspect.iscoroutine(result):
+        result.close()
+    elif not any(test(function) for test in deferred):
+        return
+    raise ConfigurationError(
+        f"with_locks cannot guard {getattr(function, '__qualname__', function)}: its body runs after the call; "
+        f"use {alternative} for a coroutine function and acquire_locks inside a generator"
+    )
 
 
-def crashed(error: Exception, key: str) -> Loss:
+def crashed(error: BaseException, key: str) -> Loss:
     """What it means that renewing ended by a fault of this program: the lease cannot be relied on."""
     logger.debug("the renewal of %s failed", key, exc_info=error)
     return Loss(LossReason.UNCONFIRMED, f"the lease {key} was lost: its renewal failed: {error!r}")

@@ -17,10 +17,10 @@ from dislock.errors import (
     LockNotAcquiredError,
     Loss,
     SlotOverError,
-    UnknownOutcomeError,
 )
 from dislock.lease import Lease, Terms, lock_timeout
 from dislock.plan import Plan, Senses, SlotPlan
+from dislock.refusals import refused, unknown, written_elsewhere
 from dislock.slots import Slot
 from dislock.statements import (
     EPOCH,
@@ -34,10 +34,12 @@ from dislock.statements import (
     to_micros,
     to_moment,
 )
-from dislock.steps import LINGER, NO_ANSWER, Done, Failed, Steps, Unanswered, Wait
+from dislock.steps import LINGER, Answer, Done, Failed, Steps, Unanswered, Wait, trouble
 
 #: Seconds that freeing may take; with a statement that was in flight, leaving takes at most 5 seconds in all.
 LEAVE_SECONDS = 5.0 - LINGER
+#: Seconds by which clocks that are kept in time may differ: nothing to warn of, whatever the tolerance.
+CLOCK_NOISE = 0.1
 
 
 class Protocol(Conversation):
@@ -96,9 +98,13 @@ class Protocol(Conversation):
                 _check_type(answer)
                 self._say(logging.INFO, f"{plan.key} is taken until {slot.expires}")
                 return not answer.leave
-            refusal = yield from self._refusal(plan.key, by, slot)
-            if not isinstance(refusal, SlotOverError) or plan.slot or answer.leave:
+            doubtful = self._doubtful
+            found = yield from self._insist(lambda *_: Inspect(plan.key), by)
+            refusal = self._refusal(plan.key, slot, found, doubtful=doubtful)
+            if not isinstance(refusal, SlotOverError) or plan.slot:
                 raise refusal
+            if answer.leave or found.leave:
+                return False
             # It ended on the way to it, and nobody had it: what can still be started is the current one.
             if self._clock() >= by:
                 raise DatabaseUnavailableError(f"no lock within {self._plan.connect_timeout:g} s: {refusal}")
@@ -137,7 +143,7 @@ class Protocol(Conversation):
         """Warns when this host's clock is so wrong that a start could be counted for another tick."""
         # The database read its clock at some moment of the round trip: half of it is the error of the comparison.
         offset = wall + took / 2 - told / 1_000_000
-        if abs(offset) - took / 2 > tolerance / 2:
+        if abs(offset) - took / 2 > max(tolerance / 2, CLOCK_NOISE):
             self._say(
                 logging.WARNING,
                 f"this host's clock is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} the database's; "
@@ -155,7 +161,9 @@ class Protocol(Conversation):
         if not isinstance(answer, Done):
             return self._give_up(answer)
         if not answer.rows:
-            raise (yield from self._refusal(terms.key, by, None))
+            doubtful = self._doubtful
+            found = yield from self._insist(lambda *_: Inspect(terms.key), by)
+            raise self._refusal(terms.key, None, found, doubtful=doubtful)
         acquired, expires, _ = answer.rows[0]
         self.lease = Lease(terms, sent=sent[0], acquired=acquired, expires=expires)
         self.token = acquired
@@ -168,55 +176,24 @@ class Protocol(Conversation):
             )
         return not answer.leave
 
-    def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
-        """Why a claim got no row: another holds it, as is sure for a lease, or the slot is over. Asks by whom."""
-        doubtful = self._doubtful
-        answer = yield from self._insist(lambda *_: Inspect(key), by)
-        holder, ends, now = answer.rows[0] if isinstance(answer, Done) else (None, None, None)
-        # The refusal may have come from our own row, taken by the claim whose answer was lost and over by now; whoever
-        # holds another slot since then says nothing about this one.
-        if doubtful and (holder in (None, self._plan.owner) or (slot and ends != to_micros(slot.expires))):
-            return self._unknown(f"the row of {key} names {holder or 'nobody that could be read'}")
-        until = (ends and to_moment(ends)) or "infinity"
-        if slot and not isinstance(answer, Done):
-            return DatabaseUnavailableError(f"{key} is held or over, but which could not be read: {_trouble(answer)}")
-        # A row that ends with this schedule's slot says that the slot was somebody's, also when it is over by now.
-        taken = slot and slot.tick and ends == to_micros(slot.expires)
-        if slot and now and to_micros(slot.expires) <= now and not taken:
-            return SlotOverError(
-                f"{key}: the slot that ends at {slot.expires} is over by the database's clock", key=key
-            )
-        if slot and slot.following and ends and ends > to_micros(slot.following):
-            self._say(
-                logging.WARNING,
-                f"{key} is held by {holder} until {until} although this schedule's slot ends at {slot.expires}: the "
-                "row was written by hand, or under another schedule or zone. If that is over, delete the row with this "
-                "key to free it",
-            )
-        if taken and slot:
-            told = f"{key}: the tick of {slot.tick} was started by {holder}; the next one is {until}"
-            return LockNotAcquiredError(told, key=key, holder=holder, expires_at=slot.expires)
-        held = f"{key} is held by {holder} until {until}" if holder else f"{key} was held by another a moment ago"
-        return LockNotAcquiredError(held, key=key, holder=holder, expires_at=ends and to_moment(ends))
+    def _refusal(self, key: str, slot: Slot | None, answer: Answer, *, doubtful: bool) -> DislockError:
+        error = refused(key, slot, answer, owner=self._plan.owner, doubtful=doubtful)
+        if type(error) is LockNotAcquiredError and (note := written_elsewhere(key, slot, answer)):
+            self._say(logging.WARNING, note)
+        return error
 
     def _give_up(self, answer: Failed | Unanswered) -> bool:
         """What a claim without an answer means: False if told to leave, else an error."""
-        text = _trouble(answer)
+        text = trouble(answer)
         if answer.leave:
             if self._doubtful:
-                self._say(logging.WARNING, str(self._unknown(text)))
+                self._say(logging.WARNING, str(unknown(text)))
             return False
         if isinstance(answer, Failed) and answer.failure.permanent:
             raise ConfigurationError(text)
         if self._doubtful:
-            raise self._unknown(text)
+            raise unknown(text)
         raise DatabaseUnavailableError(f"no lock within {self._plan.connect_timeout:g} s: {text}")
-
-    def _unknown(self, why: str) -> UnknownOutcomeError:
-        return UnknownOutcomeError(
-            f"the answer to an acquisition was lost ({why}): whether it took the lock is unknown, so nothing is run; "
-            "if it did, the row ends by itself"
-        )
 
     # Keeping
 
@@ -230,7 +207,7 @@ class Protocol(Conversation):
             if not self.loss:
                 answer = yield from self._ask(lease.renewal, lease.try_until(now))
                 if not isinstance(answer, Done):
-                    self._say(logging.INFO, f"a renewal of {lease.terms.key} failed ({_trouble(answer)}); trying again")
+                    self._say(logging.INFO, f"a renewal of {lease.terms.key} failed ({trouble(answer)}); trying again")
                 self.loss = lease.learn(answer, self._clock())
                 if answer.leave and not self.loss:
                     return None
@@ -270,7 +247,7 @@ class Protocol(Conversation):
             return lease.overdue(begun)
         self._say(
             logging.WARNING,
-            f"the lease {lease.terms.key} could not be freed ({_trouble(answer)}); it ends by itself within "
+            f"the lease {lease.terms.key} could not be freed ({trouble(answer)}); it ends by itself within "
             f"{lease.terms.ttl:g} s",
         )
         return None
@@ -285,7 +262,7 @@ class Protocol(Conversation):
         if not isinstance(answer, Done):
             self._say(
                 logging.WARNING,
-                f"the slot {key} could not be given back ({_trouble(answer)}): nothing was started, and unless the "
+                f"the slot {key} could not be given back ({trouble(answer)}): nothing was started, and unless the "
                 f"statement still arrives it stays taken until {slot.expires}; delete the row with this key to free it",
             )
         self.slot = None
@@ -298,10 +275,6 @@ def _check_type(claimed: Done) -> None:
         raise ConfigurationError(
             f"the lock table's column expire_at is of type {kind}: the lock table needs expire_at timestamptz NOT NULL"
         )
-
-
-def _trouble(answer: Failed | Unanswered) -> str:
-    return answer.failure.text if isinstance(answer, Failed) else NO_ANSWER
 
 
 def _micros(slot: Slot) -> tuple[int | None, int]:

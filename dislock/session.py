@@ -46,6 +46,7 @@ class Holding:
         self._reporting = threading.Lock()
         self._listeners: list[Callable[[Loss], None]] = []
         self._reported: Loss | None = None
+        self._interrupt: BaseException | None = None
 
     @property
     def protocol(self) -> Protocol:
@@ -78,12 +79,12 @@ class Holding:
         try:
             held = self._driver.run(self._protocol.acquire(), self._leave_acquiring)
             if held and self._protocol.lease:
-                keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
-                keeper.start()
-                self._keeper = keeper
+                self._keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
+                self._keeper.start()
         except BaseException:
             # Interrupted between two steps, or no thread to be had: what is still held is held for nobody.
-            self._driver.run(self._protocol.release(started=False))
+            if self._stop_keeping():
+                self._driver.run(self._protocol.release(started=False))
             raise
         return held
 
@@ -106,15 +107,27 @@ class Holding:
         """
         if self.planned.forked:
             return None
-        if self._keeper:
-            self._driver.request(self._leave_keeping)
-            self._keeper.join(STOP_SECONDS)
-            if self._keeper.is_alive():
-                self._report(Loss(LossReason.UNCONFIRMED, "the lease was lost: its renewal could not be stopped"))
-                return self._reported
-        if loss := self._driver.run(self.protocol.release(started=started)):
+        if not self._stop_keeping():
+            self._report(Loss(LossReason.UNCONFIRMED, "the lease was lost: its renewal could not be stopped"))
+        elif loss := self._driver.run(self.protocol.release(started=started)):
             self._report(loss, over=True)
+        if self._interrupt is not None:
+            raise self._interrupt
         return self._reported
+
+    def _stop_keeping(self) -> bool:
+        """Whether nobody renews any more. What interrupts it (KeyboardInterrupt) has to wait for the release."""
+        if not self._keeper:
+            return True
+        end = clock() + STOP_SECONDS
+        while True:
+            try:
+                self._driver.request(self._leave_keeping)
+                while self._keeper.is_alive() and (remaining := end - clock()) > 0:
+                    self._keeper.join(remaining)
+                return not self._keeper.is_alive()
+            except BaseException as interrupt:  # noqa: BLE001 - raised by release when the lease is free
+                self._interrupt = interrupt
 
     def _keep(self) -> None:
         try:
@@ -223,7 +236,9 @@ def with_locks(context: LockContext, strategies: Iterable[str]) -> Callable[[Cal
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
             with acquire_locks(context, wanted):
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                refuse_deferred(function, "dislock.aio.with_locks", result)
+                return result
 
         return locked
 

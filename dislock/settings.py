@@ -96,7 +96,8 @@ def _parse(argv: Sequence[str]) -> _Arguments | Help | Version:
             shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z_-]{0,30}", name) else ""
             raise ConfigurationError(f"unknown option{shown}; see dislock --help")
         if not equals:
-            if not rest:
+            # An option in the place of a value: the value was forgotten, or came from an empty variable.
+            if not rest or rest[0].partition("=")[0] in _BY_OPTION:
                 raise ConfigurationError(f"{name} needs a value")
             value = rest.pop(0)
         options[option.variable] = value

@@ -106,10 +106,22 @@ class Schedule:
         # Ticks are whole seconds: "before the next whole second" is "at or before now", and croniter, which counts
         # in floating point seconds, never sees a fraction.
         whole = now.astimezone(timezone.utc).replace(microsecond=0)
-        return self._step(whole + _SECOND, zone, back=True), self._step(whole, zone)
+        return self._nearest(whole + _SECOND, zone, back=True), self._next(whole, zone)
 
     def _next(self, after: datetime, zone: ZoneInfo) -> datetime | None:
-        return self._step(after, zone)
+        return self._nearest(after, zone)
+
+    def _nearest(self, start: datetime, zone: ZoneInfo, *, back: bool = False) -> datetime | None:
+        """The first tick after ``start``, or the last one before it."""
+        found = self._step(start, zone, back=back)
+        # Across a change of the clocks by half an hour (Lord Howe Island) croniter passes over ticks that it finds in
+        # the other direction.
+        while found and found.astimezone(zone).utcoffset() != start.astimezone(zone).utcoffset():
+            between = self._step(found, zone, back=not back)
+            if between is None or not min(start, found) < between < max(start, found):
+                break
+            found = between
+        return found
 
     def _step(self, start: datetime, zone: ZoneInfo | None, *, back: bool = False) -> datetime | None:
         from croniter import croniter

@@ -95,3 +95,8 @@ Answer = Done | Failed | Unanswered
 
 T = TypeVar("T")
 Steps = Generator[Step, Answer, T]
+
+
+def trouble(answer: Failed | Unanswered) -> str:
+    """What went wrong, for people."""
+    return answer.failure.text if isinstance(answer, Failed) else NO_ANSWER

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from dislock.database import Database
+from dislock.database import EXPECTED, Database
 from dislock.drivers import GOODBYE, RECALL, clock, options, recall, recall_time, sever
 from dislock.steps import (
     HAD_TO_WAIT,
@@ -79,7 +79,7 @@ class Tasks:
             return await self._connect(step, run)
         if isinstance(step, Execute):
             return await self._execute(step, run)
-        await self._close()
+        await self.close()
         return Done(leave=run.told())
 
     async def _connect(self, step: Connect, run: _Run) -> Answer:
@@ -97,7 +97,7 @@ class Tasks:
             return Unanswered(run.told())
         if error := task.exception():
             return self._explain(error, run, broken=False)
-        await self._close()
+        await self.close()
         self._connection = task.result()
         return Done(leave=run.told())
 
@@ -119,6 +119,11 @@ class Tasks:
             self._connection = None
             await self._abandon(connection, task, run)
             return Unanswered(run.told())
+        if task.cancelled():
+            # By whoever cancels all tasks of the loop. What became of the statement nobody knows.
+            self._connection = None
+            connection.pgconn.finish()
+            return Unanswered(run.told())
         if error := task.exception():
             if recalled and isinstance(error, psycopg.errors.QueryCanceled):
                 return Failed(Failure(HAD_TO_WAIT), run.told())
@@ -138,11 +143,12 @@ class Tasks:
         connection.pgconn.finish()
 
     def _explain(self, error: BaseException, run: _Run, *, broken: bool) -> Answer:
-        if isinstance(error, (psycopg.Error, OSError)):
+        if isinstance(error, EXPECTED):
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """Closes the connection, if there is one."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await connection.close()

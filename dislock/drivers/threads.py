@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from dislock.database import Database
+from dislock.database import EXPECTED, Database
 from dislock.drivers import GOODBYE, RECALL, clock, decline_signals, options, recall, recall_time, sever
 from dislock.statements import Statement
 from dislock.steps import (
@@ -121,7 +121,7 @@ class Threads:
     def _explain(self, call: _Call, run: _Run, *, broken: bool) -> Answer:
         if call.error is None:
             return Unanswered(run.told())
-        if isinstance(call.error, (psycopg.Error, OSError)):
+        if isinstance(call.error, EXPECTED):
             return Failed(self._database.failure(call.error, self._table, broken=broken), run.told())
         raise call.error
 

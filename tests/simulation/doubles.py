@@ -15,7 +15,7 @@ from dislock.plan import SlotPlan
 from dislock.protocol import Protocol
 from dislock.slots import Slot
 from dislock.statements import GiveBackSlot, MoveExpiry
-from dislock.steps import Answer, Connect, Done, Execute, Failed, Failure, Steps, Wait
+from dislock.steps import Answer, Connect, Done, Failed, Failure, Steps, Wait
 from tests.simulation.checks import WatchedTable
 from tests.simulation.history import Rules
 from tests.simulation.process import LIBRARY
@@ -107,8 +107,8 @@ class TakeoverTooLate(WatchedTable):
 class SelfRefused(Protocol):
     """A claim whose answer was lost counts as held by another when its repetition is refused."""
 
-    def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
-        error = yield from super()._refusal(key, by, slot)
+    def _refusal(self, key: str, slot: Slot | None, answer: Answer, *, doubtful: bool) -> DislockError:
+        error = super()._refusal(key, slot, answer, doubtful=doubtful)
         if isinstance(error, UnknownOutcomeError):
             return LockNotAcquiredError(str(error), key=key, holder=self._plan.owner)
         return error
@@ -163,28 +163,19 @@ class EnteredTooLate(Protocol):
 class SelfRefusedAfterItsEnd(Protocol):
     """A refusal in doubt is only unknown while the own row is alive."""
 
-    def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
-        ended: list[bool] = []
-        steps = super()._refusal(key, by, slot)
-        answer: Any = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                if isinstance(end.value, UnknownOutcomeError) and True in ended:
-                    return LockNotAcquiredError(str(end.value), key=key, holder=self._plan.owner)
-                error: DislockError = end.value
-                return error
-            answer = yield step
-            if isinstance(step, Execute) and isinstance(answer, Done):
-                ended.append(answer.rows[0][1] is None or answer.rows[0][1] <= answer.rows[0][2])
+    def _refusal(self, key: str, slot: Slot | None, answer: Answer, *, doubtful: bool) -> DislockError:
+        error = super()._refusal(key, slot, answer, doubtful=doubtful)
+        _, ends, now = answer.rows[0] if isinstance(answer, Done) else (None, 0, 0)
+        if isinstance(error, UnknownOutcomeError) and isinstance(answer, Done) and (ends is None or ends <= now):
+            return LockNotAcquiredError(str(error), key=key, holder=self._plan.owner)
+        return error
 
 
 class RefusedByTheNextSlot(Protocol):
     """A refusal in doubt is plain when another has taken the next slot meanwhile."""
 
-    def _refusal(self, key: str, by: float, slot: Slot | None) -> Steps[DislockError]:
-        error = yield from super()._refusal(key, by, slot)
+    def _refusal(self, key: str, slot: Slot | None, answer: Answer, *, doubtful: bool) -> DislockError:
+        error = super()._refusal(key, slot, answer, doubtful=doubtful)
         if isinstance(error, UnknownOutcomeError) and f"names {self._plan.owner}" not in str(error):
             return LockNotAcquiredError(str(error), key=key, holder="another")
         return error

@@ -130,14 +130,6 @@ def test_broken_streams_change_nothing(arguments: str, code: int) -> None:
     assert (done.returncode, done.stderr) == (code, b"")
 
 
-def test_an_interrupt_before_anything_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_argv: list[str]) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "load", interrupted)
-    assert cli.main(["--help"]) == 130
-
-
 def test_messages_are_one_printable_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert one_line(" a\n\tb\r\nc ") == "a b c"
     assert one_line("\x1b[2J\x00\ud800\u00e9") == "\\x1b[2J\\x00\\ud800\u00e9"

@@ -204,3 +204,10 @@ def test_a_malformed_string_is_told_by_its_usual_cause(url: str, words: str) -> 
         Database(url, "x")
     assert words in str(caught.value)
     assert "q8Zk2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["connect_timeout", "keepalives", "keepalives_idle", "tcp_user_timeout"])
+def test_a_number_that_is_none_is_named(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^the database URL has a {name} that is no whole number$"):
+        Database(f"host=h {name}=abc", "x")
+    assert Database(f"host=h {name}=1", "x").targets[0].parameters[name] == "1"

@@ -182,6 +182,37 @@ def test_a_slot_that_is_over_by_the_databases_clock_is_both_a_refusal_and_a_conf
     assert isinstance(caught.value, ConfigurationError)
 
 
+@pytest.mark.parametrize("when", ["claim", "question"])
+def test_a_request_to_leave_is_heard_though_the_slot_ended_on_the_way(when: str) -> None:
+    gone = Done(((None, None, to_micros(SLOT.expires) + 1),), leave=when == "question")
+    script = Script(
+        plan(slot=slot_plan(Hourly(), None)),
+        rows(Done(((NOW, "UTC"),)), Done(leave=when == "claim"), gone),
+    )
+    assert script.run(script.protocol.acquire()) is False
+    assert not script.protocol.slot
+
+
+def test_a_tick_that_was_started_is_told_as_that() -> None:
+    script = Script(plan(slot=slot_plan()), rows(NONE, Done((("other:7", to_micros(SLOT.expires), NOW),))))
+    with pytest.raises(LockNotAcquiredError) as caught:
+        script.run(script.protocol.acquire())
+    assert str(caught.value).endswith(
+        f": the tick of {SLOT.tick} was started by other:7; the next one is {SLOT.expires}"
+    )
+    assert (caught.value.holder, caught.value.expires_at) == ("other:7", SLOT.expires)
+
+
+@pytest.mark.parametrize(("tolerance", "offset", "warned"), [(0, 0.09, 0), (0, 0.2, 1), (5, 2.4, 0), (5, 2.6, 1)])
+def test_clocks_that_are_kept_in_time_are_nothing_to_warn_of(tolerance: float, offset: float, warned: int) -> None:
+    told = NOW + round(offset * SECOND)
+    script = Script(
+        plan(slot=replace(slot_plan(Hourly(), None), tolerance=tolerance)), rows(Done(((told, "UTC"),)), HELD)
+    )
+    assert script.run(script.protocol.acquire())
+    assert len(script.warnings) == warned
+
+
 def test_a_refused_lease_gives_the_slot_back() -> None:
     script = Script(
         plan(slot=slot_plan(), lease=TERMS), rows(HELD, NONE, Done((("other:7", NOW + 9, NOW),)), Done(((1,),)))

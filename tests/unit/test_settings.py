@@ -264,7 +264,14 @@ class TestArguments:
 
     def test_a_value_may_hold_an_equals_sign_or_begin_with_a_dash(self) -> None:
         assert settings("--lock-key=a=b").context.lock_key == "a=b"
-        assert settings("--lock-key", "--ttl").context.lock_key == "--ttl"
+        assert settings("--lock-key", "--other").context.lock_key == "--other"
+        assert settings("--lock-key=--ttl").context.lock_key == "--ttl"
+
+    @pytest.mark.parametrize("following", ["--ttl", "--strategy=lease", "--lock-key"])
+    def test_an_option_is_no_value(self, following: str) -> None:
+        """Or a variable of the shell that is empty would make the next option a job's name."""
+        with pytest.raises(ConfigurationError, match="--lock-key needs a value"):
+            settings("--lock-key", following)
 
     @pytest.mark.parametrize("word", ["--lock", "--lockkey=x", "--LOCK-KEY=x", "-l", "--lock_key=x", "-lx", "--ttl5"])
     def test_no_abbreviations_and_no_guesses(self, word: str) -> None:

@@ -146,6 +146,77 @@ def test_a_coroutine_is_not_begun_too_late(make: MakeContext, held_up: None) -> 
     assert not begun
 
 
+def test_whoever_cancels_all_tasks_does_not_end_the_renewals(
+    make: MakeContext, db: Connection, live: Callable[[], set[str]]
+) -> None:
+    """As programs do at their end: the clean-up of a block that was cancelled still needs its lease."""
+    context = make(run_ttl_seconds=3, lease_interval_seconds=0.1)
+
+    def end() -> object:
+        return db.execute("SELECT expire_at FROM key_value").fetchone()
+
+    async def job() -> None:
+        async with aio.LeaseLock(context) as session:
+            assert session.lease_lost is not None
+            try:
+                await asyncio.sleep(60)
+            finally:
+                for _ in range(3):
+                    before = end()
+                    await until(lambda before=before: end() != before)
+                assert not session.lease_lost.is_set()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(job())
+        await until(lambda: live() == {"lease"})
+        task.cancel()
+        for _ in range(5):
+            for other in asyncio.all_tasks() - {asyncio.current_task(), task}:
+                other.cancel()
+            await asyncio.sleep(0.07)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert live() == set()
+
+    run(main)
+
+
+def test_a_lease_that_is_never_left_does_not_keep_a_program_from_its_end(make: MakeContext) -> None:
+    sessions: list[aio.LockSession] = []
+
+    async def main() -> None:
+        sessions.append(await aio.LeaseLock(make()).__aenter__())
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    # The task that entered has ended, and all others were cancelled: nobody renews, and it is said.
+    assert sessions[0].loss_reason is LossReason.UNCONFIRMED
+    assert sessions[0].lease_lost is not None
+    assert sessions[0].lease_lost.is_set()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+def test_an_error_of_the_coroutines_own_is_never_masked(make: MakeContext, db: Connection, how: str) -> None:
+    @aio.with_locks(make(lease_interval_seconds=0.05), ["lease"])
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError("its own")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(work())
+        await until(lambda: db.execute("SELECT FROM key_value").fetchone() is not None)
+        if how == "cancelled":
+            await asyncio.sleep(0.1)
+            task.cancel()
+        else:
+            db.execute("DELETE FROM key_value")
+        with pytest.raises(ValueError, match="its own"):
+            await task
+
+    run(main)
+
+
 def test_what_is_no_coroutine_function_is_refused(make: MakeContext, live: Callable[[], set[str]]) -> None:
     guard: Any = aio.with_locks(make(), ["lease"])
 

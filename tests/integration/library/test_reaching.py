@@ -47,6 +47,18 @@ def test_the_next_host_is_tried_while_there_is_time(make: MakeContext, database_
         assert session.fencing_token
 
 
+@pytest.mark.parametrize("host", ["db..internal", ".db.internal", "x" * 64 + ".internal"])
+def test_a_host_that_no_host_can_be_called_is_told_and_passed_over(
+    make: MakeContext, database_url: str, host: str
+) -> None:
+    """A part of it came from an empty variable, say."""
+    with pytest.raises(ConfigurationError, match="no host can have"), LeaseLock(make(url=f"host={host} dbname=d")):
+        pytest.fail("entered")
+    good = psycopg.conninfo.conninfo_to_dict(database_url)
+    with LeaseLock(make(url=psycopg.conninfo.make_conninfo(database_url, host=f"{host},{good['host']}"))):
+        pass
+
+
 def test_a_refused_connection_is_tried_again(make: MakeContext, database_url: str, proxy: Proxy) -> None:
     import threading
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -307,6 +308,50 @@ def test_ctrl_c_while_entering_leaves_nothing_behind(
         timer.join()
         blocker.rollback()
     until(lambda: connections() == 0)
+
+
+def test_a_second_ctrl_c_while_leaving_frees_the_lease_first(
+    make: MakeContext, db: Connection, database_url: str, live: Callable[[], set[str]], connections: Callable[[], int]
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    with psycopg.connect(database_url) as blocker:
+
+        def press_again() -> None:
+            until(lambda: lock._holding._leave_keeping.requested)
+            signal.pthread_kill(main, signal.SIGINT)
+            blocker.rollback()
+
+        lock = LeaseLock(make(lease_interval_seconds=0.05))
+        timer = threading.Thread(target=press_again)
+        with pytest.raises(KeyboardInterrupt), lock:
+            blocker.execute("SELECT FROM key_value FOR UPDATE")
+            until(waiting_for(database_url))
+            timer.start()
+            raise KeyboardInterrupt
+        timer.join()
+    assert live() == set()
+    until(lambda: connections() == 0)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dislock")]
+
+
+def test_a_function_around_a_coroutine_function_is_refused_at_its_call(make: MakeContext) -> None:
+    async def body() -> None:
+        pytest.fail("without its lock")
+
+    @with_locks(make(), ["lease"])
+    def plain() -> Any:
+        return body()
+
+    with pytest.raises(ConfigurationError, match=r"plain.*dislock\.aio"):
+        plain()
+
+
+def test_the_slot_of_the_command_is_told_in_utc(make: MakeContext, tmp_path: Path) -> None:
+    moment = datetime(2060, 7, 1, 3, tzinfo=timezone(timedelta(hours=2)))
+    command = ["sh", "-c", f"echo $DISLOCK_SLOT >{tmp_path}/slot"]
+    assert run_with_locks(command, make(schedule=None, next_run_time=moment), ["schedule"]) == 0
+    assert (tmp_path / "slot").read_text() == "2060-07-01T01:00:00Z\n"
 
 
 def waiting_for(url: str) -> Callable[[], bool]:

@@ -36,6 +36,7 @@ ZONES = {
 #: Zones that change their clocks by half an hour; croniter before 7 loses a tick there in spring.
 HALF_HOUR = {"Australia/Lord_Howe": 2026}
 EXPRESSIONS = [
+    "*/20 * * * *", "*/7 1-3 * * *",
     "* * * * *", "*/15 * * * *", "0 * * * *", "30 * * * *", "0 */2 * * *",
     "30 2 * * *", "0 2 * * *", "30 1 * * *", "0 3 * * *", "0 0 * * *", "15 0 * * *", "45 23 * * *",
     "30 1,2,3 * * *", "*/20 2 * * *", "0 1-3 * * *", "5 2 1 * *", "0 3 * * sun", "30 2 * * 7#1", "10 */3 L * 0",
@@ -103,6 +104,13 @@ def test_half_an_hour_too(name: str, expression: str, which: int, second: int, a
     if int(version("croniter").split(".")[0]) < 7 and expression == "0 * * * *":
         pytest.skip("croniter before 7 loses the tick right after a shift of half an hour")
     check(name, HALF_HOUR[name], expression, which, second, ahead)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_half_an_hour_minute_by_minute(which: int) -> None:
+    """croniter alone gave the starts of one slot different ends."""
+    for minute in range(-60, 90, 2):
+        check("Australia/Lord_Howe", 2026, "*/20 * * * *", which, minute * 60, 0.5)
 
 
 def ticks(expression: str, zone: str, begin: datetime, number: int) -> list[str]:
