@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyz_natives import PLATFORMS, PYTHONS, download
-from pyz_tools import HERE, ROOT, pip
+from pyz_tools import HERE, ROOT, make_environment, pip
 
 TOOLS = ("pip", "shiv", "hatchling")
 # Not in the file: for 24 platforms it does not fit, so `pg_advisory_lock.aio` comes with pip only.
@@ -34,7 +34,7 @@ def main() -> None:
         os.execv(python, [python, *sys.argv])
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        subprocess.run([sys.executable, "-m", "venv", str(work / "venv")], check=True)
+        make_environment(work / "venv")
         python = str(work / "venv" / "bin" / "python")
         pip(python, "install", "--upgrade", "pip")
         found = resolve(python, work, "--platform", PLATFORMS["glibc-x86_64"][0], str(ROOT))

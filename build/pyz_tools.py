@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,11 +40,24 @@ def tools() -> Path:
     with (CACHE / ".tools-lock").open("w") as one_at_a_time:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         if not (folder / ".stamp").is_file() or (folder / ".stamp").read_text() != stamp:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+            make_environment(folder)
             # Plain wheels only: nothing is built, so nothing of this machine gets in.
             pip(python, "install", "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", str(lock))
             (folder / ".stamp").write_text(stamp)
     return python
+
+
+def make_environment(folder: Path) -> None:
+    # Debian keeps this module in a package of its own; what venv says without it is a traceback at whoever runs it.
+    if find_spec("ensurepip") is None:
+        sys.exit(
+            f"{sys.executable} cannot make virtual environments here; on Debian and Ubuntu: apt install python3-venv"
+        )
+    done = subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", str(folder)], check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{sys.executable} cannot make a virtual environment in {folder}:\n{done.stdout}{done.stderr}")
 
 
 def pip(python: Path | str, command: str, *arguments: str) -> None:

@@ -12,7 +12,11 @@ from pyz_tools import ROOT
 
 
 def build(folder: Path, *targets: str) -> None:
-    """hatchling's own command, so that nothing else has a say. Its output is reproducible under a fixed umask."""
+    """hatchling's own command, so that nothing else has a say. Its output is reproducible under a fixed umask.
+
+    The source distribution takes every file of the checkout that .gitignore does not name, so ``folder`` must be
+    outside of it or named there.
+    """
     os.umask(0o022)
     for target in targets:
         # Quiet unless it fails: what it prints is the file's place aside.
@@ -29,10 +33,10 @@ def build(folder: Path, *targets: str) -> None:
 
 def main() -> None:
     dist = ROOT / "dist"
+    dist.mkdir(exist_ok=True)
     # Made aside and moved, so that a broken build leaves the last good files.
-    with tempfile.TemporaryDirectory(dir=ROOT, prefix=".dist-") as work:
+    with tempfile.TemporaryDirectory(dir=dist, prefix=".new-") as work:
         build(Path(work), "wheel", "sdist")
-        dist.mkdir(exist_ok=True)
         for file in sorted(Path(work).iterdir()):
             file.replace(dist / file.name)
             print(dist / file.name)

@@ -1,7 +1,7 @@
 """Makes all files that a release publishes: wheel, source distribution, zipapp, runtime archive, SBOMs, checksums.
 
 They come from a copy of the commit, so nothing that lies about in this checkout gets in. The runtime archive comes out
-of the image's build, so that archive and image hold the same folder.
+of a build of the image; the images that a release publishes are made from this very archive, so all hold one folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,20 @@ class CannotReleaseError(Exception):
 
 
 def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, check=False, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise CannotReleaseError("no git on PATH; on Debian and Ubuntu: apt install git") from None
+    if done.returncode:
+        raise CannotReleaseError(f"git {arguments[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def run(*command: str | Path, **environment: str) -> None:
+    """One that shows what it does and why it fails; it needs no second account of it."""
+    done = subprocess.run(command, check=False, env={**os.environ, **environment})
+    if done.returncode:
+        raise CannotReleaseError(f"{' '.join(map(str, command[:2]))} failed: exit code {done.returncode}")
 
 
 def check_commit() -> None:
@@ -44,7 +57,7 @@ def copy_commit(checkout: Path) -> None:
     packed = checkout.with_suffix(".tar")
     git("archive", "--output", str(packed), "HEAD")
     checkout.mkdir()
-    subprocess.run(["tar", "-xf", packed, "-C", checkout], check=True)
+    run("tar", "-xf", packed, "-C", checkout)
     # Downloads are checked by their hashes, so they may be those of other builds.
     (ROOT / ".cache").mkdir(exist_ok=True)
     (checkout / ".cache").symlink_to(ROOT / ".cache")
@@ -52,7 +65,7 @@ def copy_commit(checkout: Path) -> None:
 
 def make_archive(checkout: Path, *, on_this_host: bool) -> None:
     if on_this_host:
-        subprocess.run([sys.executable, checkout / "build" / "runtime"], check=True)
+        run(sys.executable, checkout / "build" / "runtime")
         return
     docker = shutil.which("docker")
     if docker is None:
@@ -61,7 +74,7 @@ def make_archive(checkout: Path, *, on_this_host: bool) -> None:
     for name in ("BUILD_IMAGE", "BASE_IMAGE"):
         if name in os.environ:
             options.append(f"--build-arg={name}={os.environ[name]}")
-    subprocess.run([docker, "build", *options, checkout], env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=True)
+    run(docker, "build", *options, checkout, DOCKER_BUILDKIT="1")
 
 
 def add_bills(dist: Path) -> None:
@@ -87,7 +100,7 @@ def release(output: Path, *, on_this_host: bool) -> None:
         checkout = Path(scratch) / "checkout"
         copy_commit(checkout)
         for script in ("wheel", "pyz"):
-            subprocess.run([sys.executable, checkout / "build" / script], check=True)
+            run(sys.executable, checkout / "build" / script)
         make_archive(checkout, on_this_host=on_this_host)
         add_bills(checkout / "dist")
         add_checksums(checkout / "dist")
@@ -102,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         release(options.output, on_this_host=options.on_this_host)
-    except (CannotReleaseError, subprocess.CalledProcessError) as error:
+    except CannotReleaseError as error:
         print(f"build/release: {error}", file=sys.stderr)
         return 1
     for path in sorted(options.output.iterdir()):

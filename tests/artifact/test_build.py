@@ -127,21 +127,3 @@ def test_nothing_of_the_builder_is_in_it(pyz: Path) -> None:
 
 def test_it_is_small(pyz: Path) -> None:
     assert pyz.stat().st_size <= 27_000_000
-
-
-@pytest.mark.slow
-def test_wheel_and_source_distribution(tmp_path: Path) -> None:
-    place = checkout(tmp_path)
-    version = next(p for p in ("3.12", "3.11", "3.10", "3.13") if p in interpreters())
-    subprocess.run([interpreters()[version].path, "build/wheel"], cwd=place, check=True, capture_output=True)
-    [wheel] = (place / "dist").glob("dislock-*-py3-none-any.whl")
-    [source] = (place / "dist").glob("dislock-*.tar.gz")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert {"dislock/py.typed", "pg_advisory_lock/py.typed", "dislock/cli.py"} <= set(names)
-    assert {name.partition("/")[0] for name in names} == {
-        "dislock",
-        "pg_advisory_lock",
-        wheel.name.replace("-py3-none-any.whl", ".dist-info"),
-    }
-    assert source.stat().st_size < 2_000_000
