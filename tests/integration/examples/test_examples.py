@@ -87,6 +87,14 @@ def test_the_systemd_service_runs_its_job_once(database_url: str, path: str) -> 
     assert ran(path) == ["import --batch"]
 
 
+def test_the_systemd_service_leaves_roots_cache_alone() -> None:
+    # With DynamicUser, systemd gives the folder that is named here to the service's user; root's is moved away.
+    lines = [line.partition("=") for line in (EXAMPLES / "dislock-import.service").read_text().splitlines()]
+    [folder] = [value for name, _, value in lines if name == "CacheDirectory"]
+    assert folder != "dislock"
+    assert ("Environment", "=", f"DISLOCK_CACHE=/var/cache/{folder}") in lines
+
+
 @pytest.mark.parametrize("unit", ["dislock-import.service", "dislock-import.timer"])
 def test_systemd_units_have_no_unknown_word(unit: str) -> None:
     known = {
