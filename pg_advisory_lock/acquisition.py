@@ -23,6 +23,7 @@ from pg_advisory_lock.errors import (
 )
 from pg_advisory_lock.handles import Target, connection_of, flush, guarding_connection_of
 from pg_advisory_lock.identity import LockIdentity
+from pg_advisory_lock.savepoints import Place, Surroundings, warn_if_in_savepoint
 from pg_advisory_lock.sqlstate import LOCK_NOT_AVAILABLE, sqlstate
 from pg_advisory_lock.transactions import is_prepared, no_transaction, open_transaction, server_is_idle
 
@@ -36,6 +37,7 @@ class Grip:
 
     connection: Connection
     transaction: RootTransaction
+    surroundings: Surroundings
     pid: int
     began: int
 
@@ -50,9 +52,9 @@ def checked_timeout(timeout_in_ms: int) -> int:
     return timeout
 
 
-def acquire_now(target: Target, lock: LockIdentity) -> bool:
+def acquire_now(target: Target, lock: LockIdentity, place: Place) -> bool:
     """``lock_immediate()``: True, or on contention False or ``PgAdvisoryLockNotAcquired``."""
-    connection = _prepare(target)
+    connection = _prepare(target, place)
     if _try(connection, lock) is not None:
         return True
     if lock.raise_on_failure:
@@ -60,9 +62,9 @@ def acquire_now(target: Target, lock: LockIdentity) -> bool:
     return False
 
 
-def acquire(target: Target, lock: LockIdentity, timeout: int) -> bool:
+def acquire(target: Target, lock: LockIdentity, timeout: int, place: Place) -> bool:
     """``lock()``: True, or on contention False or ``PgAdvisoryLockTimeout``."""
-    connection = _prepare(target)
+    connection = _prepare(target, place)
     grip = _try_then_wait(connection, lock, timeout)
     if isinstance(grip, Grip):
         return True
@@ -71,9 +73,9 @@ def acquire(target: Target, lock: LockIdentity, timeout: int) -> bool:
     return False
 
 
-def take_hold(target: Target, lock: LockIdentity, timeout: int) -> Grip:
+def take_hold(target: Target, lock: LockIdentity, timeout: int, place: Place) -> Grip:
     """The beginning of ``held()``: raises on contention even in boolean mode, because a block cannot be skipped."""
-    connection = _prepare(target)
+    connection = _prepare(target, place)
     grip = _try_then_wait(connection, lock, timeout)
     if isinstance(grip, Grip):
         return grip
@@ -99,9 +101,10 @@ def list_holders(target: Target, lock: LockIdentity) -> list[LockHolder]:
     return _holders(connection_of(target), lock)
 
 
-def _prepare(target: Target) -> Connection:
+def _prepare(target: Target, place: Place) -> Connection:
     """The connection to lock on; pending changes are written now, so that their failure is not taken for ours."""
     connection = guarding_connection_of(target)
+    warn_if_in_savepoint(target, connection, place)
     flush(target)
     return connection
 
@@ -124,7 +127,7 @@ def _try(connection: Connection, lock: LockIdentity) -> Grip | None:
 
 def _grip(connection: Connection, transaction: RootTransaction, lock: LockIdentity, row: Row[Any]) -> Grip:
     """What was taken, or ``PgAdvisoryLockError`` when it was taken in a transaction of the statement's own."""
-    grip = Grip(connection, transaction, row.pid, row.began)
+    grip = Grip(connection, transaction, Surroundings(connection), row.pid, row.began)
     # With a driver that does not tell, a round trip more: then the server has to.
     if server_is_idle(connection) is None and _why_lost(lock, grip):
         raise no_transaction()
@@ -137,8 +140,12 @@ def _why_lost(lock: LockIdentity, grip: Grip) -> str | None:
     SQLAlchemy is asked first, because after a commit there may be no connection left to ask. The server is asked as
     well: SQLAlchemy does not know of a COMMIT sent as text, nor of locks that went with a savepoint.
     """
+    if grip.connection.invalidated:
+        return "its connection was lost"
     if not grip.transaction.is_active or server_is_idle(grip.connection):
         return "its transaction ended"
+    if grip.surroundings.broken:
+        return "a savepoint around it was rolled back"
     mode = statements.SHARED_MODE if lock.shared else statements.EXCLUSIVE_MODE
     row = _ask(grip.connection, statements.STILL_HELD, key=lock.lock_key, mode=mode).one()
     if (row.pid, row.began) != (grip.pid, grip.began):

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 
 from pg_advisory_lock import acquisition
 from pg_advisory_lock.errors import LockHolder, PgAdvisoryLockError
-from pg_advisory_lock.handles import warn_if_nested
 from pg_advisory_lock.identity import LockIdentity
+from pg_advisory_lock.savepoints import Place
 
 AsyncHandle: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
 AsyncTarget: TypeAlias = AsyncSession | AsyncConnection
@@ -33,31 +33,26 @@ class PgAdvisoryLock(LockIdentity):
     async def lock(self, session: AsyncHandle, timeout_in_ms: int = 1000) -> bool:
         """See ``pg_advisory_lock.PgAdvisoryLock.lock``."""
         timeout = acquisition.checked_timeout(timeout_in_ms)
-        target = _async_target_of(session)
-        warn_if_nested(target.in_nested_transaction())
-        return await target.run_sync(acquisition.acquire, self, timeout)
+        return await _async_target_of(session).run_sync(acquisition.acquire, self, timeout, Place.of_caller())
 
     async def lock_immediate(self, session: AsyncHandle) -> bool:
         """See ``pg_advisory_lock.PgAdvisoryLock.lock_immediate``."""
-        target = _async_target_of(session)
-        warn_if_nested(target.in_nested_transaction())
-        return await target.run_sync(acquisition.acquire_now, self)
+        return await _async_target_of(session).run_sync(acquisition.acquire_now, self, Place.of_caller())
 
     def held(self, session: AsyncHandle, timeout_in_ms: int = 1000) -> AbstractAsyncContextManager[None]:
         """``async with locker.held(session):``; see ``pg_advisory_lock.PgAdvisoryLock.held``."""
         timeout = acquisition.checked_timeout(timeout_in_ms)
-        target = _async_target_of(session)
-        warn_if_nested(target.in_nested_transaction())
-        return self._held(target, timeout)
+        return self._held(_async_target_of(session), timeout, Place.of_caller())
 
     async def holders(self, session: AsyncHandle) -> list[LockHolder]:
         """See ``pg_advisory_lock.PgAdvisoryLock.holders``."""
         return await _async_target_of(session).run_sync(acquisition.list_holders, self)
 
     @asynccontextmanager
-    async def _held(self, target: AsyncTarget, timeout: int) -> AsyncIterator[None]:
-        grip = await target.run_sync(acquisition.take_hold, self, timeout)
-        yield
+    async def _held(self, target: AsyncTarget, timeout: int, place: Place) -> AsyncIterator[None]:
+        grip = await target.run_sync(acquisition.take_hold, self, timeout, place)
+        with grip.surroundings.watched():
+            yield
         await target.run_sync(acquisition.check_hold, self, grip)
 
 

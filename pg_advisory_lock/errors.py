@@ -73,8 +73,8 @@ class PgAdvisoryLockTimeout(PgAdvisoryLockNotAcquired):
 class PgAdvisoryLockLost(PgAdvisoryLockError):  # noqa: N818 - named like its promised siblings
     """A ``held()`` block came to its end without the lock it began with.
 
-    The transaction that took the lock was committed or rolled back inside the block, or a savepoint around the
-    acquisition was rolled back. What ran after that ran unguarded, and may be committed already. Also raised when the
+    The transaction that took the lock was committed, rolled back or lost with its connection inside the block, or a
+    savepoint around the acquisition was rolled back. What ran after that ran unguarded, and may be committed already. Also raised when the
     transaction was prepared for a two-phase commit inside: it keeps its locks, but nothing can be asked in it.
     """
 

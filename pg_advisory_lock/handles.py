@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.orm import Session, scoped_session
 
-from pg_advisory_lock.errors import PgAdvisoryLockError, PgAdvisoryLockWarning
+from pg_advisory_lock.errors import PgAdvisoryLockError
 from pg_advisory_lock.transactions import is_prepared
 
 #: What the methods of the synchronous class accept.
@@ -26,20 +25,6 @@ def target_of(handle: Handle) -> Target:
         f"the lock needs a Session, scoped_session or Connection with the transaction to guard, not"
         f" {type(handle).__name__}; for asyncio there is pg_advisory_lock.aio"
     )
-
-
-def warn_if_nested(in_savepoint: bool) -> None:
-    """Warns the caller's caller that the lock will live in a savepoint.
-
-    The text is always the same, so that Python's default filter shows it once per place in the program.
-    """
-    if in_savepoint:
-        warnings.warn(
-            "an advisory lock taken inside begin_nested() is released by a rollback to that savepoint;"
-            " take it before begin_nested() to keep it until the transaction ends",
-            PgAdvisoryLockWarning,
-            stacklevel=3,
-        )
 
 
 def connection_of(target: Target) -> Connection:

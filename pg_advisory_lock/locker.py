@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 
 from pg_advisory_lock import acquisition
 from pg_advisory_lock.errors import LockHolder
-from pg_advisory_lock.handles import Handle, Target, target_of, warn_if_nested
+from pg_advisory_lock.handles import Handle, Target, target_of
 from pg_advisory_lock.identity import LockIdentity
+from pg_advisory_lock.savepoints import Place
 
 
 class PgAdvisoryLock(LockIdentity):
@@ -23,10 +24,10 @@ class PgAdvisoryLock(LockIdentity):
     as long as the lock is needed. They raise ``PgAdvisoryLockError`` before any statement where a lock would guard
     nothing: under AUTOCOMMIT, without a transaction where ``autobegin=False`` forbids one, in a transaction that was
     prepared for a two-phase commit, on a database that is not PostgreSQL, and where the session cannot tell its
-    database. They raise it after one statement, with no lock to rely on, where the transaction proves to be none: it was
-    ended by a COMMIT or ROLLBACK sent as text and the driver begins no other, or it is only being begun, in an event of
-    the engine. Errors of the database, the driver and the flush of pending changes, which comes first, pass through
-    unchanged.
+    database. They raise it after one statement, with no lock to rely on, where the transaction proves to be none: it
+    was ended by a COMMIT or ROLLBACK sent as text and the driver begins no other, or it is only being begun, in an
+    event of the engine. Errors of the database, the driver and the flush of pending changes, which comes first, pass
+    through unchanged.
     """
 
     __slots__ = ()
@@ -45,9 +46,7 @@ class PgAdvisoryLock(LockIdentity):
         last three pass through as the driver's errors, with the transaction usable as before.
         """
         timeout = acquisition.checked_timeout(timeout_in_ms)
-        target = target_of(session)
-        warn_if_nested(target.in_nested_transaction())
-        return acquisition.acquire(target, self, timeout)
+        return acquisition.acquire(target_of(session), self, timeout, Place.of_caller())
 
     def lock_immediate(self, session: Handle) -> bool:
         """Takes the lock if nobody holds it or waits for it; one round trip.
@@ -55,22 +54,18 @@ class PgAdvisoryLock(LockIdentity):
         True when the lock is held. On contention raises ``PgAdvisoryLockNotAcquired``, having asked who is in the way,
         or returns False in boolean mode.
         """
-        target = target_of(session)
-        warn_if_nested(target.in_nested_transaction())
-        return acquisition.acquire_now(target, self)
+        return acquisition.acquire_now(target_of(session), self, Place.of_caller())
 
     def held(self, session: Handle, timeout_in_ms: int = 1000) -> AbstractContextManager[None]:
         """``with locker.held(session):`` takes the lock like ``lock()`` and checks at the end that it is still held.
 
         Contention raises ``PgAdvisoryLockTimeout`` even in boolean mode, because a block cannot be skipped. Leaving the
-        block raises ``PgAdvisoryLockLost`` when the transaction that took the lock was ended or prepared inside, or a
-        savepoint around the acquisition was rolled back; a block left by an exception is not checked. The check is one
+        block raises ``PgAdvisoryLockLost`` when the transaction that took the lock was ended or prepared inside, its
+        connection was lost, or a savepoint around the acquisition was rolled back; a block left by an exception is not checked. The check is one
         round trip and reads ``pg_locks``. It does not release the lock: the end of the transaction does.
         """
         timeout = acquisition.checked_timeout(timeout_in_ms)
-        target = target_of(session)
-        warn_if_nested(target.in_nested_transaction())
-        return self._held(target, timeout)
+        return self._held(target_of(session), timeout, Place.of_caller())
 
     def holders(self, session: Handle) -> list[LockHolder]:
         """Who holds this lock or waits for it, in either mode: holders first, the longest first.
@@ -80,7 +75,8 @@ class PgAdvisoryLock(LockIdentity):
         return acquisition.list_holders(target_of(session), self)
 
     @contextmanager
-    def _held(self, target: Target, timeout: int) -> Iterator[None]:
-        grip = acquisition.take_hold(target, self, timeout)
-        yield
+    def _held(self, target: Target, timeout: int, place: Place) -> Iterator[None]:
+        grip = acquisition.take_hold(target, self, timeout, place)
+        with grip.surroundings.watched():
+            yield
         acquisition.check_hold(target, self, grip)

@@ -49,6 +49,7 @@ class Actor:
         create = create_async_engine if self.is_async else create_engine
         self.engine: Any = create(sqlalchemy_url(conninfo, self.driver), **engine_arguments)
         self.sync_engine = self.engine.sync_engine if self.is_async else self.engine
+        self._joined: Any = None
         if self.kind == "session":
             self.handle: Any = AsyncSession(self.engine) if self.is_async else Session(self.engine)
         else:
@@ -145,8 +146,16 @@ class Actor:
     def rollback(self) -> None:
         self.do(self.handle.rollback())
 
+    def join(self, mode: str) -> None:
+        """Goes on with a session that joins the transaction of the connection."""
+        self._joined = self.handle
+        kind: Any = AsyncSession if self.is_async else Session
+        self.handle = kind(self.handle, join_transaction_mode=mode)
+
     def close(self) -> None:
         self.do(self.handle.close())
+        if self._joined is not None:
+            self.do(self._joined.close())
         self.do(self.engine.dispose())
         if self._loop is not None:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())

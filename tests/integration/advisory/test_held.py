@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from pg_advisory_lock import PgAdvisoryLockLost, PgAdvisoryLockTimeout, PgAdvisoryLockWarning
 from pg_advisory_lock.sqlstate import sqlstate
 from tests.integration.advisory.actors import WAYS, Actor
+from tests.integration.advisory.observer import Observer
 
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("way", WAYS)]
 Enter = Callable[..., Actor]
@@ -58,6 +60,43 @@ def test_a_rollback_to_a_savepoint_around_the_acquisition_is_told(enter: Enter, 
             one.sql("ROLLBACK TO SAVEPOINT around")
 
 
+@pytest.mark.parametrize("which", ["the one around", "one around that"])
+def test_a_lock_that_was_taken_again_after_such_a_rollback_is_not_taken_for_the_first(
+    enter: Enter, way: str, which: str
+) -> None:
+    one, other = enter(way), enter()
+    outer = one.do(one.handle.begin_nested())
+    inner = one.do(one.handle.begin_nested())
+    with pytest.raises(PgAdvisoryLockLost, match="a savepoint around it was rolled back"):
+        block = one.held()
+        with pytest.warns(PgAdvisoryLockWarning):
+            block.__enter__()
+        if which == "the one around":
+            one.do(inner.rollback())
+        else:
+            one.do(inner.commit())
+            one.do(outer.rollback())
+        assert other.can_lock()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PgAdvisoryLockWarning)
+            one.lock()
+        block.__exit__(None, None, None)
+
+
+def test_the_savepoints_around_may_be_released_and_later_ones_rolled_back(enter: Enter, way: str) -> None:
+    one, other = enter(way), enter()
+    around = one.do(one.handle.begin_nested())
+    block = one.held()
+    with pytest.warns(PgAdvisoryLockWarning):
+        block.__enter__()
+    one.do(one.do(one.handle.begin_nested()).rollback())
+    one.do(around.commit())
+    # Of the same depth as the one around.
+    one.do(one.do(one.handle.begin_nested()).rollback())
+    block.__exit__(None, None, None)
+    assert not other.can_lock()
+
+
 def test_savepoints_inside_the_block_do_no_harm(enter: Enter, way: str) -> None:
     one = enter(way)
     with one.held():
@@ -73,6 +112,24 @@ def test_the_block_s_own_error_comes_out_as_it_is(enter: Enter, way: str) -> Non
     with pytest.raises(DBAPIError) as caught, one.held():
         one.sql("INSERT INTO payment VALUES (0, 'twice')")
     assert sqlstate(caught.value) == "23505"
+
+
+# The drivers' adapters notice the end of their connection in their own ways, some by a warning.
+@pytest.mark.filterwarnings("ignore")
+def test_a_connection_that_was_lost_inside_is_told_though_the_block_hid_it(
+    enter: Enter, way: str, observer: Observer
+) -> None:
+    one, other = enter(way), enter()
+    with pytest.raises(PgAdvisoryLockLost, match="its connection was lost"), one.held():
+        observer.terminate(one.pid)
+        with pytest.raises((DBAPIError, OSError)):
+            one.sql("SELECT 1")
+        if one.driver == "pg8000":
+            # Tells it in one of several ways, and SQLAlchemy does not know all of them.
+            (one.handle.connection() if one.kind == "session" else one.handle).invalidate()
+    one.rollback()
+    assert one.lock()
+    assert not other.can_lock()
 
 
 def test_an_error_that_the_block_hid_is_told_by_the_check(enter: Enter, way: str) -> None:
