@@ -1,7 +1,8 @@
 # The default target is a small image to run jobs in: a static busybox and /dislock. The target `runtime` is /dislock
-# alone, for COPY --from and init containers; `archive` is what build/runtime makes for hosts. All three hold the same
-# folder. A dist/dislock.pyz in the build context is used as it is, so that a release's file and image agree; without
-# one it is built here. docs/kubernetes.md says how to use each.
+# alone, for COPY --from and init containers; `archive` is what build/runtime makes for hosts. Made by one build, all
+# three hold the same folder. A build on another day may find newer base images, and so make another folder: ARCHIVE
+# names an archive to take the folder from instead, as a release does. A dist/dislock.pyz in the build context is used as
+# it is; without one it is built here. docs/kubernetes.md says how to use each.
 
 ARG BUILD_IMAGE=python:3.13-slim-trixie
 ARG BASE_IMAGE=busybox:stable-musl
@@ -11,13 +12,16 @@ FROM ${BASE_IMAGE} AS base
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /src
 COPY . .
+# In the build context: dist/dislock-linux-x86_64.tar.gz
+ARG ARCHIVE=
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.cache \
-    test -s dist/dislock.pyz || build/pyz
+    test -n "${ARCHIVE}" || test -s dist/dislock.pyz || build/pyz
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.cache \
-    build/runtime --folder /out/dislock
+    if [ -n "${ARCHIVE}" ]; then mkdir /out && tar -xzf "${ARCHIVE}" -C /out; \
+    else build/runtime --folder /out/dislock; fi
 # Users and groups are added to the base image's own, which differ from base to base.
 COPY --from=base /etc/passwd /etc/group /out/image/etc/
-RUN build/runtime_image /out/image
+RUN build/runtime_image /out/image /out/dislock
 
 FROM build AS packed
 RUN build/runtime --pack /out/dislock --output /out/archive

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
-from importlib.metadata import distributions
 from pathlib import Path
 
 import pyz_tools
@@ -127,9 +126,7 @@ def make(root: Path, zipapp: Path) -> None:
 def describe(root: Path, places: Iterable[Path], from_here: Iterable[Path]) -> None:
     owners = runtime_sbom.owners(from_here)
     runtime_sbom.add_licenses(owners, root / "licenses")
-    packages = {found.metadata["Name"]: found.version for place in places for found in distributions(path=[str(place)])}
-    del packages["ziglang"]  # its output holds nothing of it
-    text = runtime_sbom.document(packages, owners)
+    text = runtime_sbom.document(runtime_sbom.packages(places), owners)
     (root / "bill-of-materials.cdx.json").write_text(text)
 
 

@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyz_sbom
 import runtime_interpreter as interpreter
+from pyz_sbom import Component
 
-Component = dict[str, object]
+#: Left out, because nothing of it is in the folder: the compiler's output holds nothing of the compiler.
+TOOLS = "ziglang"
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,29 @@ def add_licenses(packages: Iterable[Package], folder: Path) -> None:
             interpreter.copy(text, folder / package.name)
 
 
-def document(packages: dict[str, str], owners: Iterable[Package]) -> str:
-    """``packages``: versions, by name, of what came from the package index."""
+def packages(places: Iterable[Path]) -> list[Component]:
+    """What came from the package index, and the libraries bundled in it."""
+    found = []
+    for place in places:
+        for metadata in sorted(place.glob("*.dist-info/METADATA")):
+            found.append(pyz_sbom.python_component(metadata.read_bytes()))
+        bundled = {file.name: file.read_bytes() for file in (place / "psycopg_binary.libs").glob("*")}
+        found += pyz_sbom.library_files(f"glibc-{interpreter.MACHINE}", bundled)
+    return [component for component in found if component["name"] != TOOLS]
+
+
+def cpython() -> Component:
+    version = platform.python_version()
+    purl = f"pkg:generic/python@{version}"
+    return {"type": "platform", "name": "CPython", "version": version, "bom-ref": purl, "purl": purl}
+
+
+def document(packages: Iterable[Component], owners: Iterable[Package]) -> str:
     distribution = platform.freedesktop_os_release().get("ID", "linux")
-    components = [owner.component(distribution) for owner in owners]
-    python = platform.python_version()
-    components.append({"type": "platform", "name": "CPython", "version": python, "bom-ref": f"cpython@{python}"})
-    for name, version in sorted(packages.items()):
-        purl = f"pkg:pypi/{name.lower().replace('_', '-')}@{version}"
-        components.append({"type": "library", "name": name, "version": version, "bom-ref": purl, "purl": purl})
+    components = [*(owner.component(distribution) for owner in owners), cpython(), *packages]
+    version = next(component["version"] for component in components if component["name"] == "dislock")
     archive = f"dislock-linux-{interpreter.MACHINE}"
-    main = {"type": "application", "name": archive, "version": packages["dislock"], "bom-ref": archive}
+    main = {"type": "application", "name": archive, "version": version, "bom-ref": archive}
     return json.dumps(
         {
             "bomFormat": "CycloneDX",

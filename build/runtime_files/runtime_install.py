@@ -17,7 +17,7 @@ def install(root: Path, target: Path) -> None:
     So a file that is being executed is replaced and not overwritten, an init container can be run again after it was
     killed, and whoever finds ``dislock`` finds it whole. Everybody may read the copy, whatever the umask.
     """
-    target.mkdir(parents=True, exist_ok=True)
+    make_folder(target)
     programs = [root / "bin" / "python3", root / "dislock"]
     for folder, _, names in os.walk(root):
         here = target / Path(folder).relative_to(root)
@@ -29,6 +29,14 @@ def install(root: Path, target: Path) -> None:
                 replace(Path(folder, name), here / name)
     for path in programs:
         replace(path, target / path.relative_to(root))
+
+
+def make_folder(folder: Path) -> None:
+    """With its parents; one that was there before keeps its mode, which is its owner's affair."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
 
 
 def replace(source: Path, target: Path) -> None:

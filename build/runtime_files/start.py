@@ -27,13 +27,17 @@ def reveal(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def put_back_hidden() -> None:
-    """The command gets what the loader must not see; this process is past its loader."""
+    """What the loader must not see; this process is past its loader."""
+    for name in [name for name in os.environb if name.startswith(HIDDEN)]:
+        os.environb[b"L" + name[1:]] = os.environb.pop(name)
+
+
+def reveal_to_command() -> None:
+    """dislock reads the command's environment from /proc, where the names stay hidden."""
     from dislock import settings
 
     read = settings.original_environment
     settings.original_environment = lambda: reveal(read())
-    for name in [name for name in os.environb if name.startswith(HIDDEN)]:
-        os.environb[b"L" + name[1:]] = os.environb.pop(name)
 
 
 def main() -> None:
@@ -48,14 +52,17 @@ def main() -> None:
         import runtime_install
 
         sys.exit(runtime_install.main(ROOT, arguments[1:]))
+    hidden = any(name.startswith(HIDDEN) for name in os.environb)
+    if hidden:
+        put_back_hidden()
     if arguments[:1] == ["--python"]:
         python = f"{ROOT}/bin/python3"
         os.execv(python, [python, *arguments[1:]])
     if "SSL_CERT_FILE" not in os.environ and not any(map(os.path.isfile, CERTIFICATES)):
         # For sslrootcert=system. The command does not get it: its environment is read from /proc.
         os.environ["SSL_CERT_FILE"] = f"{ROOT}/ssl/cert.pem"
-    if any(name.startswith(HIDDEN) for name in os.environb):
-        put_back_hidden()
+    if hidden:
+        reveal_to_command()
     from dislock.cli import entry
 
     entry()

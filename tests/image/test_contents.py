@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.image import engine
 from tests.image.engine import DockerClient, files_of
 
 USER = 65532
@@ -82,6 +87,22 @@ def test_licences_and_a_bill_of_materials_are_in_it(files: Files) -> None:
     assert {"dislock/licenses/libc6", "dislock/licenses/libssl3t64"} <= files.keys()
 
 
+def test_the_bill_of_materials_names_each_library_in_wheels(files: Files) -> None:
+    bill = json.loads(files["dislock/bill-of-materials.cdx.json"][1])
+    components = bill["components"]
+    assert len({c["bom-ref"] for c in components}) == len(components)
+    hashes = {h["content"] for c in components for h in c.get("hashes", [])}
+    bundled = {name: content for name, (_, content) in files.items() if "/psycopg_binary.libs/" in name}
+    assert len(bundled) > 10
+    assert [name for name, content in bundled.items() if hashlib.sha256(content).hexdigest() not in hashes] == []
+    purls = {c.get("purl", "") for c in components}
+    for project in ("openssl", "postgresql", "krb5", "openldap", "cyrus-sasl", "python"):
+        assert any(re.fullmatch(rf"pkg:generic/{project}@\d+\.\d+[\w.]*", purl) for purl in purls), project
+    packages = [c for c in components if c["bom-ref"].startswith("pkg:pypi/")]
+    assert {"dislock", "psycopg", "psycopg-binary", "certifi", "tzdata"} <= {c["name"] for c in packages}
+    assert [c["name"] for c in packages if not c.get("licenses") or c["name"] == "ziglang"] == []
+
+
 def test_it_is_small(client: DockerClient, image: str, runtime: str, archive: Path) -> None:
     def megabytes(name: str) -> float:
         return float(client.images.get(name).attrs["Size"]) / 1e6
@@ -102,6 +123,34 @@ def test_the_archive_holds_the_same_folder(in_runtime: Files, archive: Path) -> 
     # Whoever unpacks it as root makes it root's.
     assert {(member.uid, member.gid, member.uname, member.gname) for member in members} == {(0, 0, "", "")}
     assert [member.name for member in members if member.mode & 0o022] == []
+
+
+def test_an_image_from_an_archive_holds_that_archive(client: DockerClient, archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "changed").mkdir()
+    subprocess.run(["tar", "-xzf", archive, "-C", tmp_path / "changed"], check=True)
+    # Something that no build makes.
+    (tmp_path / "changed" / "dislock" / "of-this-archive").write_text("and of no other")
+    context = tmp_path / "context"
+    for name in ("Dockerfile", ".dockerignore", "build"):
+        copy = shutil.copytree if (engine.ROOT / name).is_dir() else shutil.copy
+        context.mkdir(exist_ok=True)
+        copy(engine.ROOT / name, context / name)
+    (context / "dist").mkdir()
+    changed = "dist/dislock-linux-x86_64.tar.gz"
+    subprocess.run(["tar", "-czf", context / changed, "-C", tmp_path / "changed", "dislock"], check=True)
+    bases = [f"--build-arg={name}={image}" for name, image in engine.BASES.items()]
+    tag = "dislock-test:from-archive"
+    engine.build(f"--build-arg=ARCHIVE={changed}", *bases, f"--tag={tag}", context=context)
+    inside = {member.name.rstrip("/"): content for member, content in files_of(client, tag) if member.isreg()}
+    expected = {
+        str(path.relative_to(tmp_path / "changed")): path.read_bytes()
+        for path in (tmp_path / "changed").rglob("*")
+        if path.is_file()
+    }
+    ours = {name for name in inside if name.startswith("dislock/")}
+    assert ours == expected.keys()
+    assert [name for name in ours if inside[name] != expected[name]] == []
+    assert {"usr/bin/python3", "etc/passwd"} <= inside.keys()
 
 
 @pytest.mark.parametrize("target", ["image", "runtime"])

@@ -70,6 +70,30 @@ def test_a_script_with_both_packages(folder: Path, tmp_path: Path) -> None:
     assert output(folder / "dislock", "--python", str(script), "a", "-b") == "['a', '-b']\n"
 
 
+def test_a_script_gets_the_environment_as_it_came(folder: Path) -> None:
+    # Empty, so that the script's own loader has nothing to say of it either.
+    hidden = {"LD_PRELOAD": "", "LD_AUDIT": "", "LD_LIBRARY_PATH": "/nowhere"}
+    code = "import os; print(sorted(n for n in os.environ if n.endswith(('_PRELOAD', '_AUDIT', '_PATH'))))"
+    assert output(folder / "dislock", "--python", "-c", code, **hidden) == f"{sorted(hidden)}\n"
+
+
+@pytest.mark.parametrize("place", ["new", "new/and/deeper"])
+def test_an_installation_is_readable_for_everybody(folder: Path, tmp_path: Path, place: str) -> None:
+    target = tmp_path / place
+    subprocess.run([folder / "dislock", "--install", target], umask=0o077, check=True, timeout=60)
+    made = {path: path.stat().st_mode & 0o777 for path in [*tmp_path.rglob("*")]}
+    assert {oct(mode) for path, mode in made.items() if path.is_dir()} == {"0o755"}
+    assert {oct(mode) for path, mode in made.items() if not path.is_dir()} == {"0o644", "0o755"}
+    assert output(target / "dislock", "--version").startswith("dislock ")
+
+
+def test_an_installation_keeps_the_mode_of_a_folder_that_was_there(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "mine"
+    target.mkdir(mode=0o700)
+    output(folder / "dislock", "--install", target)
+    assert target.stat().st_mode & 0o777 == 0o700
+
+
 def test_arguments_by_the_thousand(folder: Path) -> None:
     many = [str(number) for number in range(100_000)]
     count = "import sys; print(len(sys.argv) - 1)"

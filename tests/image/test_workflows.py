@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from tests.image import engine
 from tests.image.test_kubernetes import read
 
 WORKFLOWS = sorted((engine.ROOT / ".github" / "workflows").glob("*.yml"))
+RELEASE, WORKFLOW_OF_TESTS = (engine.ROOT / ".github" / "workflows" / f"{name}.yml" for name in ("release", "test"))
+ARCHIVE = "dist/dislock-linux-x86_64.tar.gz"
 
 
 @pytest.fixture(params=WORKFLOWS, ids=lambda path: path.stem)
@@ -40,7 +45,7 @@ def test_reading_is_all_that_a_job_may_do_unless_it_publishes(workflow: dict[str
 
 def test_scripts_that_are_called_are_there(workflow: dict[str, Any]) -> None:
     text = "\n".join(step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"])
-    called = set(re.findall(r"(?m)^((?:ci|build)/\S+)", text))
+    called = set(re.findall(r"(?m)^(?:sudo CI=true )?((?:ci|build)/\S+)", text))
     assert called
     assert [script for script in called if not (engine.ROOT / script).is_file()] == []
 
@@ -49,5 +54,63 @@ def test_every_kind_of_test_is_called() -> None:
     from ci.kinds import KINDS
 
     text = Path(engine.ROOT / ".github" / "workflows" / "test.yml").read_text()
-    called = {kind for line in re.findall(r"run: ci/test (.*)", text) for kind in line.split()}
+    called = {kind for line in re.findall(r"run: (?:sudo CI=true )?ci/test (.*)", text) for kind in line.split()}
     assert called == set(KINDS)
+
+
+def test_tests_that_need_root_are_run_by_root() -> None:
+    # With CI=true, which a hosted runner sets, a test that lacks a right fails; its user is not root.
+    steps = read(WORKFLOW_OF_TESTS)["jobs"]["server"]["steps"]
+    [step] = [step for step in steps if "ci/test" in step.get("run", "")]
+    assert step["run"].startswith("sudo CI=true ci/test ")
+
+
+def test_a_tag_is_fetched_once(workflow: dict[str, Any]) -> None:
+    # Asked for tags besides, checkout fetches the one that was pushed twice, into one name, which git refuses.
+    used = [step for job in workflow["jobs"].values() for step in job["steps"] if "checkout@" in step.get("uses", "")]
+    assert used
+    assert [step for step in used if "fetch-tags" in step["with"]] == []
+
+
+DOCKER = """#!/bin/sh
+echo "$*" >>"$CALLS"
+case $1 in image) echo "ghcr.io/x/y@sha256:$3-$5" ;; esac
+"""
+
+
+def test_images_are_made_of_the_released_archive_under_a_lower_case_name(tmp_path: Path) -> None:
+    jobs = read(RELEASE)["jobs"]
+    [step] = [step for step in jobs["image"]["steps"] if step.get("id") == "push"]
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    calls, output = tmp_path / "calls", tmp_path / "output"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls), "GITHUB_OUTPUT": str(output)}
+    environment |= {"GITHUB_REPOSITORY": "Some-Owner/DisLock", "GITHUB_REF_NAME": "v1.2.3", "GITHUB_SHA": "abc"}
+    environment |= {"GITHUB_ACTOR": "someone", "GH_TOKEN": "secret"}
+    # As a runner calls it for `shell: bash`.
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    name = "ghcr.io/some-owner/dislock"
+    lines = calls.read_text().splitlines()
+    built = [line for line in lines if line.startswith("build ")]
+    assert [re.findall(r"--target (\S+) --tag (\S+)", line) for line in built] == [
+        [("image", f"{name}:1.2.3")],
+        [("runtime", f"{name}:1.2.3-runtime")],
+    ]
+    assert all(f" --build-arg ARCHIVE={ARCHIVE} " in line for line in built)
+    assert [line for line in lines if line.startswith("push ")] == [f"push {name}:1.2.3", f"push {name}:1.2.3-runtime"]
+    # What is attested is what was pushed.
+    told = dict(line.split("=", 1) for line in output.read_text().splitlines())
+    assert told["name"] == name
+    assert {told[target].startswith("sha256:") for target in ("image", "runtime")} == {True}
+    attested = [step["with"]["subject-name"] for step in jobs["image"]["steps"] if "attest" in step.get("uses", "")]
+    assert attested == ["${{ steps.push.outputs.name }}"] * 2
+
+
+def test_the_archive_that_images_are_made_of_gets_to_the_build() -> None:
+    jobs = read(RELEASE)["jobs"]
+    [download] = [step for step in jobs["image"]["steps"] if "download-artifact@" in step.get("uses", "")]
+    assert download["with"] == {"name": "release", "path": str(Path(ARCHIVE).parent)}
+    ignored = (engine.ROOT / ".dockerignore").read_text().splitlines()
+    assert any(line.startswith("!") and fnmatch(ARCHIVE, line[1:]) for line in ignored)
+    assert "ARG ARCHIVE=" in (engine.ROOT / "Dockerfile").read_text().splitlines()
