@@ -88,8 +88,9 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
         members[f"_bootstrap/{module}.py"] = (HERE / "_bootstrap" / f"{module}.py").read_bytes()
     members["_bootstrap/imports"] = (HERE / "_bootstrap" / "imports").read_bytes()
     # What unpack.py reads in place of the archive's directory, and checks each member against.
-    unpacked = (n for n in sorted(members) if n.startswith(("site-packages/", "later/", "natives/")))
-    members["_bootstrap/sums"] = "".join(f"{zlib.crc32(members[n])} {n}\n" for n in unpacked).encode()
+    read = (n for n in sorted(members) if n.startswith(("site-packages/", "later/", "natives/", "_bootstrap/imports")))
+    sums = "".join(f"{zlib.crc32(members[n])} {n}\n" for n in read).encode()
+    members["_bootstrap/sums"] = b"%d\n" % zlib.crc32(sums) + sums
     return members
 
 
@@ -103,7 +104,8 @@ def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes
     place, start = (members[f"_bootstrap/{n}.py"].replace(b"@BUILD@", build.encode()) for n in ("place", "start"))
     guard = members["__main__.py"].replace(b"@PLACE@", b"%d" % len(place)).replace(b"@START@", b"%d" % len(start))
     # The numbers take as much room as what they stand for, so the launcher's length is known before they are.
-    launcher = launcher.replace(b"@OFFSET@", b"%-8d" % len(launcher)).replace(b"@LENGTH@", b"%-8d" % len(guard))
+    launcher = launcher.replace(b"@OFFSET@", b"%-8d" % len(launcher)).replace(b"@GUARD@", b"%-7d" % len(guard))
+    launcher = launcher.replace(b"@LENGTH@", b"%-8d" % len(guard + place + start))
     members = members | {
         "__main__.py": guard,
         "_bootstrap/place.py": place,

@@ -34,7 +34,7 @@ def begin(new: str, place: str, archive: Archive) -> None:
         # It may be moved to its place meanwhile.
         os.chdir(new)
         os.set_blocking(parent, False)
-        for name in reversed(archive.text(IMPORTS).split()):
+        for name in reversed(archive.read(IMPORTS).decode().split()):
             target = cache_from_source(f"site-packages/{name}")
             if os.path.exists(target) or gone(parent):
                 return
@@ -43,7 +43,8 @@ def begin(new: str, place: str, archive: Archive) -> None:
             write(target, MAGIC_NUMBER + UNCHECKED + source_hash(source) + marshal.dumps(code))
 
     # The other end of the pipe stays open until this process ends or becomes the command.
-    tidy.apart(work)
+    with suppress(OSError):
+        tidy.apart(work)
 
 
 def processors() -> int:

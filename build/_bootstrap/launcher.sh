@@ -1,47 +1,88 @@
 #!/bin/sh
-# dislock: one file for every host. This shell part finds a Python and hands over to it; the rest of the file is a zip archive.
+{ # dislock: one file for every host. This shell part finds a Python and hands over to it; the rest of the file is a zip archive.
 # DISLOCK_PYTHON names the interpreter; without it the newest python3.X on PATH that the archive supports is taken.
-say() { echo "dislock: $1" >&2; exit 2; }
+# In braces, since a shell would run the first half of a file that was cut short, and call it a success.
+say() { printf 'dislock: %s\n' "$1" >&2; exit 2; }
 
-python=
+# Never a program out of the working directory, which is what an empty or a relative part of PATH means.
+IFS=:
+set -f
+absolute=
+for folder in ${PATH-}; do
+  case $folder in /*) absolute=$absolute$folder: ;; esac
+done
+
+# look_for NAME PATTERN: the first such program on PATH, but not in a folder like PATTERN.
+look_for() {
+  set -f
+  for folder in $absolute; do
+    case $folder in $2) continue ;; esac
+    python=$folder/$1
+    [ -f "$python" ] && [ -x "$python" ] && return
+  done
+  python=
+  return 1
+}
 # A version manager's shim is there whether or not its Python is, and takes ten times as long to start: the last resort.
 find_python() {
-  set -f
   for name in python3.15 python3.14 python3.13 python3.12 python3.11 python3.10; do
-    IFS=:
-    for folder in ${PATH-}; do
-      case $folder in */shims) continue ;; /*) ;; *) continue ;; esac # never a program out of the working directory
-      if [ -f "$folder/$name" ] && [ -x "$folder/$name" ]; then python=$folder/$name; break 2; fi
-    done
+    look_for "$name" '*/shims' && return
   done
-  unset IFS
-  set +f
-  [ -z "$python" ] || return
+  find_running
+}
+find_running() {
   for name in python3 python python3.15 python3.14 python3.13 python3.12 python3.11 python3.10; do
-    python=$("$name" -c 'import sys; print(sys.executable if sys.version_info >= (3, 10) else "")' 2>/dev/null) && [ -n "$python" ] && return
+    look_for "$name" '' || continue
+    python=$("$python" -E -s -S -c 'import sys; print(sys.executable if sys.version_info >= (3, 10) else "")' 2>/dev/null) && [ -n "$python" ] && return
   done
   say "no CPython 3.10 or newer on PATH (python3.10 to python3.15 were looked for); DISLOCK_PYTHON can name one"
 }
-if [ -n "${DISLOCK_PYTHON:-}" ]; then
-  command -v -- "$DISLOCK_PYTHON" >/dev/null 2>&1 || say "DISLOCK_PYTHON is $DISLOCK_PYTHON, and there is no such program"
-  python=$DISLOCK_PYTHON
-else
+if [ -z "${DISLOCK_PYTHON:-}" ]; then
   find_python
+else
+  case $DISLOCK_PYTHON in */*) python=$DISLOCK_PYTHON ;; *) look_for "$DISLOCK_PYTHON" '' ;; esac
+  [ -f "$python" ] && [ -x "$python" ] || say "DISLOCK_PYTHON is $DISLOCK_PYTHON, and there is no such program"
 fi
 
 # A shell changes what it exports (PWD, SHLVL, names that are none in its language), and the command must get the environment as it
-# came. So it is passed on as the kernel has it, and the program puts it back.
+# came. So it is passed on as the kernel has it, and the program puts it back. The copy is three times as long, and there is a limit to
+# what a program can be given: a larger environment is not copied.
 part=0
+forget() { while [ "$part" -gt 0 ]; do part=$((part - 1)); unset "DISLOCK_ENVIRON_$part"; done; }
 if [ /proc/self -ef "/proc/$$" ]; then
-  while bytes=$(PATH=${PATH-}:/usr/bin:/bin od -An -v -tx1 -j "$((part * 40000))" -N 40000 "/proc/$$/environ" 2>/dev/null) && [ -n "$bytes" ]; do
+  while :; do
+    bytes=$(PATH=$absolute/usr/bin:/bin od -An -v -tx1 -j "$((part * 40000))" -N 40000 "/proc/$$/environ" 2>/dev/null) || { forget; break; }
+    [ -n "$bytes" ] || break
     export "DISLOCK_ENVIRON_$part=$bytes"
     part=$((part + 1))
     [ "${#bytes}" -ge 119999 ] || break
+    [ "$part" -lt 10 ] || { forget; break; }
   done
 fi
+unset "DISLOCK_ENVIRON_$part"
 
 # Isolated: nothing of the caller's PYTHON variables, user site, site-packages, or working directory. The last is taken off the path by
 # the program, because -I would keep Python 2 from saying that it is too old. The program is read out of this file, instead of running
 # the file as a zip: that spares the interpreter the archive's directory at each start.
-exec "$python" -E -s -S -c 'import sys;file=open(sys.argv[1],"rb");file.seek(@OFFSET@);exec(file.read(@LENGTH@))' "$0" "$@"
-exit 2
+start() {
+  set +f
+  exec "$python" -E -s -S -c 'import sys;file=open(sys.argv[1],"rb");file.seek(@OFFSET@);text=file.read(@LENGTH@);file.close();exec(text[:@GUARD@] if len(text)==@LENGTH@ else "sys.exit(\"dislock: %s is damaged: copy it anew\"%sys.argv[1])")' "$0" "$@"
+}
+# Only running it shows that an interpreter is broken, or that copy and arguments are too long for it.
+again() {
+  trap - EXIT
+  if (forget; "$python" -E -s -S -c '') >/dev/null 2>&1; then
+    forget
+  elif [ -n "${DISLOCK_PYTHON:-}" ]; then
+    say "DISLOCK_PYTHON is $DISLOCK_PYTHON, which cannot be started"
+  else
+    find_running
+  fi
+  start "$@"
+  exit 2
+}
+# Where exec fails, bash goes on if asked to, and the others end.
+if [ -n "${BASH_VERSION:-}" ]; then PATH=/ shopt -s execfail; else trap 'again "$@"' EXIT; fi
+start "$@"
+again "$@"
+}

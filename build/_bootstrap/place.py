@@ -40,7 +40,7 @@ def roots() -> list[tuple[str, bool]]:
     """Where a cache may lie, the best first, and whether the user named it."""
     found: list[tuple[str, bool]] = []
     if named := os.environ.get("DISLOCK_CACHE"):
-        found.append((os.path.abspath(named), True))
+        found.append((named, True))
     else:
         # The XDG specification says to ignore a relative path.
         if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
@@ -65,21 +65,24 @@ def passwd_home() -> str:
 
 
 def check(folder: str) -> str:
-    """The folder's real path, if nobody but its owner and root can change what is in it or put another in its place."""
-    real = place = os.path.realpath(folder)
-    while True:
+    """The folder's real path, if nobody but its owner and root can change what is in it or put another in its place.
+
+    FileNotFoundError: it is not there, and what there is of its path is safe.
+    """
+    if not folder.startswith("/"):
+        raise UnsafeError(f"{folder} must be an absolute path")
+    place = "/"
+    # From the top: what has been looked at keeps others from exchanging what is looked at next.
+    for name in os.path.realpath(folder).split("/")[1:]:
         # Nobody can rename what is not theirs in a sticky folder such as /tmp; the cache itself must be private.
-        refuse_others(place, sticky_will_do=place != real)
-        if place == "/":
-            return real
-        place = os.path.dirname(place)
+        refuse_others(place, sticky_will_do=True)
+        place = os.path.join(place, name)
+    refuse_others(place)
+    return place
 
 
 def refuse_others(place: str, *, sticky_will_do: bool = False) -> None:
-    try:
-        found = os.lstat(place)
-    except FileNotFoundError:
-        return
+    found = os.lstat(place)
     if found.st_uid not in (0, os.geteuid()):
         raise UnsafeError(f"{place} belongs to another user (uid {found.st_uid})")
     if found.st_mode & 0o022 and not (sticky_will_do and found.st_mode & stat.S_ISVTX):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BUILD = "@BUILD@"
 DAY = 86400
+LOST = 600  # s after which nobody is at work any more on what has not reached the disk
 LOW_SPACE = 64 << 20
 LATER = {"sqlalchemy": "sqlalchemy", "tzdata": "tzdata.zip"}
 
@@ -60,18 +61,19 @@ def occupy_closed_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
 
-def ready(folder: str) -> bool:
-    """Whether the whole cache is in `folder`. If so, nobody removes it for as long as this process runs from it."""
-    refuse_others(folder)
+def ready(root: str, archive: str) -> str:
+    """The cache in `root`, if it is whole. Then nobody removes it for as long as this process runs from it."""
     try:
+        folder = f"{check(root)}/{key()}"
+        refuse_others(folder)
         lock = os.open(folder + "/.lock", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return ""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        return False
+        return ""
     except OSError:
         pass  # a file system without locks: then nobody removes anything from it either
     found = os.fstat(lock)
@@ -82,13 +84,15 @@ def ready(folder: str) -> bool:
     # Removed or replaced between the two calls; or written just before the machine went down, and perhaps not to disk.
     if there is None or not os.path.samestat(found, there) or (found.st_size and os.read(lock, 64) != boot()):
         os.close(lock)
-        return False
-    if time.time() - found.st_mtime > DAY:
+        return ""
+    if time.time() - found.st_mtime > (LOST if found.st_size else DAY):
         try:
             os.utime(lock)
         except OSError:
-            pass
-    return True
+            return folder
+        if found.st_size:
+            cold(archive, "tidy").in_background(os.path.dirname(folder), folder)
+    return folder
 
 
 def boot() -> bytes:
@@ -105,7 +109,7 @@ def can_execute(folder: str) -> bool:
     if flags.f_bavail * flags.f_frsize < LOW_SPACE:
         # Before 3.12, Python leaves half a bytecode file on a full disk, and then fails to load it for ever.
         sys.dont_write_bytecode = True
-    return not flags.f_flag & os.ST_NOEXEC
+    return not flags.f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS and FreeBSD have no name for it
 
 
 def cold(archive: str, name: str) -> ModuleType:
@@ -115,6 +119,8 @@ def cold(archive: str, name: str) -> ModuleType:
         if __import__("_bootstrap.start", fromlist=["BUILD"]).BUILD != BUILD:
             fail(f"{archive} was replaced while it ran", 1)
         return __import__(f"_bootstrap.{name}", fromlist=["start"])
+    except Exception as reason:  # noqa: BLE001 - each way in which half an archive, or a changed one, cannot be read
+        fail(f"{archive} is damaged ({reason}): copy it anew", 1)
     finally:
         sys.path.remove(archive)
 
@@ -124,11 +130,9 @@ def locate(archive: str) -> str:
     why: list[str] = []
     for root, named in roots():
         try:
-            folder = f"{check(root)}/{key()}"
-            if not ready(folder):
-                cold(archive, "unpack").into(folder, archive)
+            folder = ready(root, archive) or cold(archive, "unpack").into(root, archive)
             if can_execute(folder):
-                return folder
+                return str(folder)
             raise OSError(f"{root} does not allow programs (mounted noexec)")
         except UnsafeError as reason:
             if named:

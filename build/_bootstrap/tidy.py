@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 from _bootstrap import start
@@ -17,16 +17,20 @@ UNUSED = 30 * start.DAY
 
 
 def in_background(root: str, folder: str) -> None:
-    """Tidy up from a process of its own, which nobody waits for and no terminal or pipe hangs on."""
-    end = apart(lambda parent: tidy(root, folder))
-    os.close(end)
+    """Tidy up from a process of its own, which nobody waits for and no terminal or pipe hangs on.
+
+    Where there can be none, or where it is killed, a later start makes another (`start.LOST`).
+    """
+    with suppress(OSError):
+        os.close(apart(lambda parent: tidy(root, folder)))
 
 
 def remove_at_end(folder: str) -> int:
-    """Remove `folder` when the descriptor returned is closed: on exit, on exec, on a kill."""
+    """Remove `folder` when the descriptor returned is closed: on exit, on exec, on a kill. OSError: nobody will."""
 
     def wait(parent: int) -> None:
-        os.read(parent, 1)
+        while os.read(parent, 1):
+            pass
         remove(folder)
 
     return apart(wait)
@@ -47,9 +51,15 @@ def apart(task: Callable[[int], None]) -> int:
     """Run the task in a grandchild: the command that this process may become has no child that it did not start.
 
     The task is given the end of a pipe that reads as ended when this process has gone; what is returned is the other.
+    OSError: there can be no process, or it has ended already.
     """
     parent, end = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(parent)
+        os.close(end)
+        raise
     if not child:
         try:
             os.setsid()
@@ -57,30 +67,50 @@ def apart(task: Callable[[int], None]) -> int:
                 for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                     signal.signal(ignored, signal.SIG_IGN)
                 os.chdir("/")
-                for number in open_descriptors():
-                    if number != parent:
-                        with suppress(OSError):
-                            os.close(number)
+                close_all_but(parent)
                 task(parent)
         finally:
             os._exit(0)
     os.close(parent)
-    os.waitpid(child, 0)
+    # Its exit code tells nothing where SIGCHLD is ignored, so whether it had a child is seen in another way.
+    with suppress(ChildProcessError):
+        os.waitpid(child, 0)
+    try:
+        os.write(end, b"\n")
+    except BrokenPipeError:
+        os.close(end)
+        raise OSError("no process can be made") from None
     return end
 
 
-def open_descriptors() -> Iterable[int]:
-    """All that are open now; without /proc, all that could be: there may be a million."""
+def close_all_but(kept: int) -> None:
     try:
-        return [int(number) for number in os.listdir("/proc/self/fd")]
+        numbers = [int(number) for number in os.listdir("/proc/self/fd")]
     except OSError:
-        return range(os.sysconf("SC_OPEN_MAX"))
+        # All that could be open, and not one by one: there may be a million.
+        os.closerange(0, kept)
+        os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+        return
+    for number in numbers:
+        if number != kept:
+            with suppress(OSError):
+                os.close(number)
 
 
 def tidy(root: str, folder: str) -> None:
     with suppress(OSError):
         os.nice(19)
-    os.sync()
+    alone = os.open(f"{folder}/start", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    except OSError:
+        pass  # a file system without locks: two of them do no harm
+    # Again where something was added meanwhile.
+    seen = 0
+    while seen != (seen := os.stat(f"{folder}/.lock").st_mtime_ns):
+        os.sync()
     # Empty from here on: the cache outlives a crash of the machine.
     os.truncate(f"{folder}/.lock", 0)
     for name in os.listdir(root):

@@ -13,12 +13,16 @@ import sys
 import time
 import zlib
 from _frozen_importlib_external import MAGIC_NUMBER
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from zipimport import zipimporter
 
 from _bootstrap import ahead, start, tidy
-from _bootstrap.place import platform
+from _bootstrap.place import UnsafeError, check, key, platform
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 MUSL_NEEDED = (1, 2, 4)
 PATIENCE = 20.0  # s that a start waits for another one that unpacks already, before it unpacks for itself
@@ -35,39 +39,38 @@ def private() -> Iterator[None]:
 
 
 @private()
-def into(folder: str, archive: str) -> None:
-    """Make the cache `folder`. OSError says why it cannot be had."""
-    root = os.path.dirname(folder)
+def into(root: str, archive: str) -> str:
+    """Make the cache in `root`. OSError and UnsafeError say why it cannot be had."""
     os.makedirs(root, exist_ok=True)
+    # Only now, since somebody else may have made it.
+    root = check(root)
     if not start.can_execute(root):
         raise OSError("does not allow programs (mounted noexec)")
     with one_at_a_time(root):
-        if start.ready(folder):
-            return
+        if folder := start.ready(root, archive):
+            return folder
+        folder = f"{root}/{key()}"
         with new_folder(root) as new:
             fill(new, folder, archive)
-            put(new, folder)
+            put(new, folder, archive)
     tidy.in_background(root, folder)
+    return folder
 
 
 @private()
 def temporary(archive: str, why: list[str]) -> str:
     """A folder of this process's own, removed when it ends or becomes the command. Where none can be had, exit."""
-    for base in dict.fromkeys((os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm")):
-        if not base.startswith("/"):
-            continue
+    for base in temporary_places():
         end = -1
         try:
             if not start.can_execute(base):
                 raise OSError("does not allow programs (mounted noexec)")
-            folder = f"{base}/dislock-{os.urandom(8).hex()}"
-            os.mkdir(folder)
-            end = tidy.remove_at_end(folder)
+            folder, end = temporary_folder(base)
             fill(folder, folder, archive)
-        except OSError as reason:
+        except (OSError, UnsafeError) as reason:
             if end >= 0:
                 os.close(end)
-            why.append(f"{base}: {reason.strerror or reason}")
+            why.append(f"{base}: {getattr(reason, 'strerror', '') or reason}")
         else:
             return folder
     return start.fail(f"no place to unpack to ({'; '.join(why)}); DISLOCK_CACHE can name one", 1)
@@ -76,27 +79,54 @@ def temporary(archive: str, why: list[str]) -> str:
 @private()
 def later(archive: str, folder: str, part: str) -> str:
     """The path entry of a part that stays in the archive until it is imported."""
-    place = f"{folder}/{part}"
     if not os.access(folder, os.W_OK):
-        folder = temporary_folder()
-        place = f"{folder}/{part}"
+        folder = any_temporary_folder()
+    place = f"{folder}/{part}"
+    cached = os.path.basename(folder) == key()
     import zipfile
 
     packed = io.BytesIO(Archive(archive).read(f"later/{part}.zip"))
     with new_folder(folder) as new, zipfile.ZipFile(packed) as inner:
         for name in inner.namelist():
             write(f"{new}/{name}", inner.read(name))
-        put(new, place)
+        if cached:
+            doubt(folder)
+        put(new, place, archive)
+    if cached:
+        tidy.in_background(os.path.dirname(folder), folder)
     return place
 
 
-def temporary_folder() -> str:
-    for base in ("/tmp", "/var/tmp", "/dev/shm"):
-        folder = f"{base}/dislock-{os.urandom(8).hex()}"
-        with suppress(OSError):
-            os.mkdir(folder)
-            tidy.remove_at_end(folder)
-            return folder
+def doubt(folder: str) -> None:
+    """Have the whole cache made anew if the machine goes down before it has reached the disk."""
+    lock = os.open(f"{folder}/.lock", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(lock, start.boot())
+    os.fsync(lock)
+    os.close(lock)
+
+
+def temporary_places() -> Iterable[str]:
+    places = dict.fromkeys((os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm"))
+    return (place for place in places if place.startswith("/"))
+
+
+def temporary_folder(base: str) -> tuple[str, int]:
+    """A folder of this process's own, and what keeps it there. OSError and UnsafeError: `base` has none for it."""
+    made = f"{base}/dislock-{os.urandom(8).hex()}"
+    os.mkdir(made)
+    try:
+        folder = check(made)
+        # Without a process that removes it, there is none: it would be left behind.
+        return folder, tidy.remove_at_end(folder)
+    except (OSError, UnsafeError):
+        os.rmdir(made)
+        raise
+
+
+def any_temporary_folder() -> str:
+    for base in temporary_places():
+        with suppress(OSError, UnsafeError):
+            return temporary_folder(base)[0]
     return start.fail("no place to unpack SQLAlchemy to: neither the cache nor /tmp can be written", 1)
 
 
@@ -119,7 +149,7 @@ def fill(folder: str, place: str, archive: str) -> None:
             if name.startswith(old):
                 write(f"{folder}/{new}{name[len(old) :]}", whole.read(name))
     write(f"{folder}/tzdata.zip", whole.read("later/tzdata.zip"))
-    code = compile(whole.text("_bootstrap/start.py"), "dislock.pyz/start.py", "exec")
+    code = compile(whole.unchecked("_bootstrap/start.py"), "dislock.pyz/start.py", "exec")
     write(f"{folder}/start", MAGIC_NUMBER + marshal.dumps(code))
 
 
@@ -129,23 +159,28 @@ class Archive:
     def __init__(self, path: str) -> None:
         self._path = path
         self._importer = zipimporter(path)
-        lines = self.text("_bootstrap/sums").splitlines()
+        # The first line is the sum of the others.
+        own, _, rest = self.unchecked("_bootstrap/sums").partition(b"\n")
+        if own != b"%d" % zlib.crc32(rest):
+            self.refuse("_bootstrap/sums")
+        lines = rest.decode().splitlines()
         self.sums = {name: int(number) for number, _, name in (line.partition(" ") for line in lines)}
 
     def read(self, name: str) -> bytes:
         """A member's content, checked as zipfile would."""
-        try:
-            content = self._importer.get_data(f"{self._path}/{name}")
-            whole = zlib.crc32(content) == self.sums[name]
-        except (OSError, ImportError, zlib.error):
-            whole = False
-        if not whole:
-            start.fail(f"{self._path} is damaged ({name}): copy it anew", 1)
+        content = self.unchecked(name)
+        if zlib.crc32(content) != self.sums.get(name):
+            self.refuse(name)
         return content
 
-    def text(self, name: str) -> str:
-        """One of the bootstrap's own files. The import system has read its modules, so they are whole."""
-        return self._importer.get_data(f"{self._path}/{name}").decode()
+    def unchecked(self, name: str) -> bytes:
+        try:
+            return self._importer.get_data(f"{self._path}/{name}")
+        except (OSError, EOFError, ImportError, zlib.error):
+            self.refuse(name)
+
+    def refuse(self, name: str) -> NoReturn:
+        start.fail(f"{self._path} is damaged ({name}): copy it anew", 1)
 
 
 def abi() -> str:
@@ -171,15 +206,18 @@ def new_folder(root: str) -> Iterator[str]:
             tidy.remove(new)
 
 
-def put(new: str, place: str) -> None:
+def put(new: str, place: str, archive: str) -> None:
     """Move a filled folder to its place. A broken one there is replaced; a whole one, made meanwhile, is kept."""
+    if not start.boot():
+        # A later start could not tell whether the machine went down meanwhile.
+        os.sync()
     for _ in range(3):
         try:
             os.rename(new, place)
         except OSError:
             if not os.path.isdir(place):
                 raise
-            if not os.path.exists(f"{new}/.lock") or start.ready(place):
+            if not os.path.exists(f"{new}/.lock") or start.ready(os.path.dirname(place), archive):
                 return
             with suppress(FileNotFoundError):
                 os.rename(place, f"{os.path.dirname(place)}/.old-{os.urandom(8).hex()}")
@@ -191,7 +229,7 @@ def put(new: str, place: str) -> None:
 @contextmanager
 def one_at_a_time(root: str) -> Iterator[None]:
     """Forty first starts at once need one unpacking. But none waits for ever for one that was stopped."""
-    lock = os.open(f"{root}/.unpacking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    lock = os.open(f"{root}/.unpacking", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:

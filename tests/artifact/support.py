@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.contract import Ran
+from tests.support.need import need_program
+from tests.support.wait import until
 
 #: Prints where psycopg comes from and which implementation it is.
 IMPLEMENTATION = "import psycopg, sys; print(psycopg.pq.__impl__, psycopg.__file__)"
@@ -16,6 +18,8 @@ PLAIN_PATH = "/usr/bin:/bin"
 NOBODY = 65534
 #: An account that no file knows.
 STRANGER = 54321
+#: What /bin/sh may be.
+SHELLS = ("dash", "bash", "bash --posix", "busybox sh")
 
 
 def links(folder: Path, python: str, name: str = "python3.15") -> str:
@@ -89,6 +93,34 @@ def start(
 def finish(process: subprocess.Popen[bytes], seconds: float = 120) -> Ran:
     out, err = process.communicate(timeout=seconds)
     return Ran(process.returncode, out.decode(), err.decode())
+
+
+def shell(name: str) -> list[str]:
+    """The command of one of SHELLS."""
+    program, *options = name.split()
+    return [need_program(program), *options]
+
+
+def lock(zipapp: Zipapp) -> Path:
+    """The file that is empty once its cache has reached the disk."""
+    [cache] = zipapp.caches()
+    return cache / ".lock"
+
+
+def on_the_disk(zipapp: Zipapp) -> None:
+    until(lambda: lock(zipapp).stat().st_size == 0, what="the note that the cache is on the disk")
+
+
+def patched(zipapp: Zipapp, python: str, change: str) -> None:
+    """Run it with a Python that is changed by these statements before anything of the file is carried out."""
+    wrapper = zipapp.folder / "patched-python"
+    # The launcher's arguments: -E -s -S -c PROGRAM FILE ...
+    wrapper.write_text(
+        f"#!{python} -ESs\nimport os, sys\n{change}\n"
+        "program = sys.argv[5]\nsys.argv[:] = ['-c', *sys.argv[6:]]\nexec(program)\n"
+    )
+    wrapper.chmod(0o755)
+    zipapp.environment["DISLOCK_PYTHON"] = str(wrapper)
 
 
 def written(folder: Path) -> int:

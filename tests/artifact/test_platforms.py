@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,7 +80,9 @@ def without_natives(zipapp: Zipapp) -> None:
             for name in whole.namelist():
                 content = whole.read(name)
                 if name == "_bootstrap/sums":
-                    content = b"".join(line for line in content.splitlines(True) if b" natives/" not in line)
+                    lines = content.splitlines(True)[1:]
+                    content = b"".join(line for line in lines if b" natives/" not in line)
+                    content = b"%d\n" % zlib.crc32(content) + content
                 if not name.startswith("natives/"):
                     part.writestr(name, content)
     new.chmod(0o755)
