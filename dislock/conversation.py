@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 from dislock.plan import Senses
@@ -44,7 +43,7 @@ class Conversation:
             if self._clock() + pause >= by:
                 return answer
             if (yield Wait(self._clock() + pause)).leave:
-                return replace(answer, leave=True)
+                return answer._replace(leave=True)
         raise AssertionError("count() does not end")
 
     def _ask(self, make: Make, by: float) -> Steps[Answer]:

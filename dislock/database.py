@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from psycopg import DataError, Error, IntegrityError, NotSupportedError, ProgrammingError, conninfo, pq
 
@@ -36,8 +36,7 @@ _WHOLE_NUMBERS = {*DEFAULTS, "connect_timeout", "keepalives"}
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """One server to try: libpq's parameters for it, and its name for people."""
 
     parameters: dict[str, str]

@@ -6,7 +6,7 @@ whole microseconds. See ``docs/decisions.md`` for the why of each rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dislock.errors import Loss, LossReason
 from dislock.statements import MoveExpiry, to_moment
@@ -18,8 +18,7 @@ MARGIN = 0.2
 BACKOFF = 0.1
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """How a lease is kept; durations in seconds.
 
     ``grace`` is None where nothing has to be stopped before the row ends (the library, or the policy CONTINUE): the

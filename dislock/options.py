@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dislock.context import LONGEST_SECONDS, SHORTEST_INTERVAL_SECONDS, SHORTEST_TTL_SECONDS, LeaseLossPolicy
 
@@ -26,8 +26,7 @@ class BadValueError(Exception):
     """What is wrong with a value, as the end of a sentence that begins with the setting's name."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One setting: the environment variable and the option that overrides it."""
 
     variable: str

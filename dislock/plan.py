@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dislock.lease import Terms
 from dislock.slots import Schedule, Slot
 
 
-@dataclass(frozen=True)
-class SlotPlan:
+class SlotPlan(NamedTuple):
     """Which slot is wanted: the one given, or the one that the schedule has for the start."""
 
     key: str
@@ -19,8 +18,7 @@ class SlotPlan:
     tolerance: float = 5.0
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """All that an acquisition needs to know; durations in seconds, ``started`` by the driver's clock."""
 
     targets: tuple[str, ...]
@@ -32,8 +30,7 @@ class Plan:
     lease: Terms | None = None
 
 
-@dataclass(frozen=True)
-class Senses:
+class Senses(NamedTuple):
     """What a protocol perceives of its surroundings: clocks in seconds, chance in [0, 1), and a way to speak."""
 
     clock: Callable[[], float]

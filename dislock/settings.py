@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dislock.context import LockContext
 from dislock.errors import ConfigurationError
@@ -26,8 +25,7 @@ class Version:
     """The user asked for the version."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """Everything that a run needs to know; checked."""
 
     context: LockContext
@@ -71,8 +69,7 @@ def original_environment() -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs} or dict(os.environb)
 
 
-@dataclass(frozen=True)
-class _Arguments:
+class _Arguments(NamedTuple):
     options: dict[str, str]
     url_variable: str
     command: list[str]

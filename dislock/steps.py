@@ -12,8 +12,7 @@ A driver can be told to leave (a signal, a cancelled task, the end of a block). 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dislock.statements import Statement
 
@@ -26,8 +25,7 @@ NO_ANSWER = "the database did not answer in time"
 HAD_TO_WAIT = "the statement had to wait too long: another transaction may have locked the table (see pg_locks)"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """An error of the database or on the way to it.
 
     ``text`` is one line without secrets. ``permanent``: trying again cannot help. ``broken``: the connection is gone,
@@ -39,52 +37,45 @@ class Failure:
     broken: bool = False
 
 
-@dataclass(frozen=True)
-class Connect:
+class Connect(NamedTuple):
     """Opens a connection to the target of that index. Success replaces the current connection, failure leaves it."""
 
     target: int
     by: float
 
 
-@dataclass(frozen=True)
-class Execute:
+class Execute(NamedTuple):
     """Carries out one statement in a transaction of its own on the current connection."""
 
     statement: Statement
     by: float
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """Nothing to do until then."""
 
     until: float
 
 
-@dataclass(frozen=True)
-class Close:
+class Close(NamedTuple):
     """The current connection, if any, is not needed any more."""
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """The step was carried out; ``rows`` is what an ``Execute`` returned."""
 
     rows: tuple[tuple[Any, ...], ...] = ()
     leave: bool = False
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """The step ended with an error."""
 
     failure: Failure
     leave: bool = False
 
 
-@dataclass(frozen=True)
-class Unanswered:
+class Unanswered(NamedTuple):
     """No answer in time. The connection is abandoned; a statement may still be carried out, now or later."""
 
     leave: bool = False

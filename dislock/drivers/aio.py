@@ -12,6 +12,7 @@ import psycopg
 
 from dislock.database import EXPECTED, Database
 from dislock.drivers import GOODBYE, RECALL, clock, options, recall, recall_time, sever
+from dislock.statements import compose, parameters
 from dislock.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -107,7 +108,7 @@ class Tasks:
         statement = step.statement
 
         async def execute() -> list[Any]:
-            cursor = await connection.execute(statement.compose(self._table), statement.parameters())
+            cursor = await connection.execute(compose(statement, self._table), parameters(statement))
             return await cursor.fetchall()
 
         task = _start(execute())

@@ -16,7 +16,7 @@ import psycopg
 
 from dislock.database import EXPECTED, Database
 from dislock.drivers import GOODBYE, RECALL, clock, decline_signals, options, recall, recall_time, sever
-from dislock.statements import Statement
+from dislock.statements import Statement, compose, parameters
 from dislock.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -190,7 +190,7 @@ class _Link:
 
     def execute(self, statement: Statement, table: list[str]) -> list[Any]:
         assert self._connection is not None
-        return self._connection.execute(statement.compose(table), statement.parameters()).fetchall()
+        return self._connection.execute(compose(statement, table), parameters(statement)).fetchall()
 
     @property
     def broken(self) -> bool:

@@ -5,7 +5,7 @@ The first group breaks the rule that an invariant rests on. The second puts back
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dislock.conversation import Make
@@ -26,7 +26,7 @@ class NoTolerance(Protocol):
     """A host that is early takes the slot that is about to end."""
 
     def _claim_slot(self, plan: SlotPlan, by: float) -> Steps[bool]:
-        return (yield from super()._claim_slot(replace(plan, tolerance=0.0), by))
+        return (yield from super()._claim_slot(plan._replace(tolerance=0.0), by))
 
 
 class SlotAlwaysGivenBack(Protocol):

@@ -10,7 +10,7 @@ import pytest
 
 import dislock
 from dislock import aio
-from dislock.options import EXIT_CODES, GIVEN, OPTIONS
+from dislock.options import EXIT_CODES, GIVEN, OPTIONS, Option
 
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
@@ -33,18 +33,16 @@ SETTINGS = {plain(row[0]): row for row in tables(README.read_text()) if len(row)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.variable)
-def test_the_readme_has_each_setting_with_its_option_and_default(option: object) -> None:
-    assert dataclasses.is_dataclass(option)
-    each = next(known for known in OPTIONS if known is option)
-    row = SETTINGS[each.variable]
-    assert plain(row[1]) == each.option
-    if each.default is not None:
-        assert plain(row[2]) == each.default
-    elif each.shown.startswith("required"):
-        assert plain(row[2]) == each.shown
+def test_the_readme_has_each_setting_with_its_option_and_default(option: Option) -> None:
+    row = SETTINGS[option.variable]
+    assert plain(row[1]) == option.option
+    if option.default is not None:
+        assert plain(row[2]) == option.default
+    elif option.shown.startswith("required"):
+        assert plain(row[2]) == option.shown
     else:
         # Derived ones are said in words, with the same numbers.
-        assert re.findall(r"[\d.]+", row[2]) == re.findall(r"[\d.]+", each.shown)
+        assert re.findall(r"[\d.]+", row[2]) == re.findall(r"[\d.]+", option.shown)
         assert row[2]
     assert row[3]
 

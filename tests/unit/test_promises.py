@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
@@ -342,7 +341,7 @@ def test_a_slot_that_is_not_shown_to_be_held_is_not_told_as_held() -> None:
 
 
 def test_a_claim_in_doubt_is_told_also_to_whoever_wants_to_leave() -> None:
-    script = Script(plan(lease=TERMS), rows(replace(BROKEN, leave=True)))
+    script = Script(plan(lease=TERMS), rows(BROKEN._replace(leave=True)))
     assert script.run(script.protocol.acquire()) is False
     (warning,) = script.warnings
     assert "unknown" in warning

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -86,7 +85,7 @@ class Script:
 
 
 def plan(**changes: Any) -> Plan:
-    return replace(Plan(targets=("db:5432",), owner="host:1", connect_timeout=10, started=100.0), **changes)
+    return Plan(targets=("db:5432",), owner="host:1", connect_timeout=10, started=100.0)._replace(**changes)
 
 
 def slot_plan(schedule: Any = None, slot: Slot | None = SLOT) -> SlotPlan:
@@ -207,7 +206,7 @@ def test_a_tick_that_was_started_is_told_as_that() -> None:
 def test_clocks_that_are_kept_in_time_are_nothing_to_warn_of(tolerance: float, offset: float, warned: int) -> None:
     told = NOW + round(offset * SECOND)
     script = Script(
-        plan(slot=replace(slot_plan(Hourly(), None), tolerance=tolerance)), rows(Done(((told, "UTC"),)), HELD)
+        plan(slot=slot_plan(Hourly(), None)._replace(tolerance=tolerance)), rows(Done(((told, "UTC"),)), HELD)
     )
     assert script.run(script.protocol.acquire())
     assert len(script.warnings) == warned
@@ -225,7 +224,7 @@ def test_a_refused_lease_gives_the_slot_back() -> None:
 
 
 def test_leaving_during_the_claim_of_the_lease_gives_everything_back() -> None:
-    script = Script(plan(slot=slot_plan(), lease=TERMS), rows(HELD, replace(HELD, leave=True)))
+    script = Script(plan(slot=slot_plan(), lease=TERMS), rows(HELD, HELD._replace(leave=True)))
     assert script.run(script.protocol.acquire()) is False
     assert [type(statement) for statement in script.statements] == [ClaimSlot, ClaimLease, MoveExpiry, GiveBackSlot]
 
@@ -311,7 +310,7 @@ def test_a_wedged_database_delays_a_loss_by_nothing() -> None:
         return answers(step)
 
     answers = rows(HELD)
-    script = Script(plan(lease=replace(TERMS, grace=10)), answer)
+    script = Script(plan(lease=TERMS._replace(grace=10)), answer)
     script.run(script.protocol.acquire())
     loss = script.run(script.protocol.keep())
     assert loss.reason is LossReason.UNCONFIRMED
@@ -390,7 +389,7 @@ def test_a_lease_whose_answer_came_too_late_is_not_entered_and_freed() -> None:
         return answers(step)
 
     answers = rows(HELD)
-    script = Script(plan(lease=replace(TERMS, ttl=5, interval=1)), answer)
+    script = Script(plan(lease=TERMS._replace(ttl=5, interval=1)), answer)
     with pytest.raises(DatabaseUnavailableError, match="too late"):
         script.run(script.protocol.acquire())
     assert isinstance(script.statements[-1], MoveExpiry)
@@ -417,7 +416,7 @@ def test_leaving_is_heard_whatever_step_is_under_way(told_on: type) -> None:
     def answer(step: Step) -> Answer | None:
         given = answers(step) or Done()
         if script.now > 100 and isinstance(step, told_on):
-            return replace(given, leave=True)
+            return given._replace(leave=True)
         if script.now > 100 and isinstance(step, Execute):
             return BROKEN
         return None if isinstance(step, Wait) else given

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dislock.statements import Statement
+from dislock.statements import Statement, compose, parameters
 from tests.support.wait import until
 
 #: The sequence holds the time: unlike a table's, its content is seen at once by every statement that is under way.
@@ -39,7 +39,7 @@ class Real:
         self.admin.execute("SELECT setval('shadow.now', %s)", [micros])
 
     def execute(self, statement: Statement, connection: psycopg.Connection[Any] | None = None) -> Any:
-        cursor = (connection or self.admin).execute(statement.compose(["key_value"]), statement.parameters())
+        cursor = (connection or self.admin).execute(compose(statement, ["key_value"]), parameters(statement))
         return tuple(cursor.fetchall())
 
     def rows(self) -> dict[str, tuple[str, int]]:
