@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, CursorResult, Row, TextClause
 from sqlalchemy.engine import RootTransaction
+from sqlalchemy.exc import SQLAlchemyError
 
 from pg_advisory_lock import statements
 from pg_advisory_lock.errors import (
@@ -23,8 +24,9 @@ from pg_advisory_lock.errors import (
 )
 from pg_advisory_lock.handles import Target, connection_of, flush, guarding_connection_of
 from pg_advisory_lock.identity import LockIdentity
+from pg_advisory_lock.keys import is_truly
 from pg_advisory_lock.savepoints import Place, Surroundings, warn_if_in_savepoint
-from pg_advisory_lock.sqlstate import LOCK_NOT_AVAILABLE, sqlstate
+from pg_advisory_lock.sqlstate import LOCK_NOT_AVAILABLE, causes, sqlstate
 from pg_advisory_lock.transactions import is_prepared, no_transaction, open_transaction, server_is_idle
 
 #: lock_timeout is a 32-bit number of milliseconds in PostgreSQL.
@@ -44,7 +46,7 @@ class Grip:
 
 def checked_timeout(timeout_in_ms: int) -> int:
     """The timeout as a plain int; ``PgAdvisoryLockError`` unless it is an int from 0 to 2147483647 and not a bool."""
-    if isinstance(timeout_in_ms, bool) or not isinstance(timeout_in_ms, int):
+    if is_truly(timeout_in_ms, bool) or not is_truly(timeout_in_ms, int):
         raise PgAdvisoryLockError(f"timeout_in_ms must be an int, not {type(timeout_in_ms).__name__}")
     timeout = int.__index__(timeout_in_ms)
     if not 0 <= timeout <= LONGEST_TIMEOUT_IN_MS:
@@ -182,10 +184,19 @@ def _wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | Ba
 
 def _ask(connection: Connection, statement: TextClause, **parameters: object) -> CursorResult[Any]:
     # Where the connection streams its results, the lock would be taken in a cursor, by three round trips.
-    return connection.execute(statement, parameters, execution_options={"stream_results": False, "yield_per": None})
+    options = {"stream_results": False, "yield_per": None}
+    try:
+        return connection.execute(statement, parameters, execution_options=options)
+    except Exception as error:
+        known = (SQLAlchemyError, connection.dialect.loaded_dbapi.Error)
+        if not connection.closed and not any(isinstance(cause, known) for cause in causes(error)):
+            # It came from elsewhere, as when a signal handler raises, and the driver may have been anywhere in its
+            # conversation: the next answer could be this statement's. What SQLAlchemy does for KeyboardInterrupt.
+            connection.invalidate(error)
+        raise
 
 
-def _holders(connection: Connection, lock: LockIdentity) -> list[LockHolder]:
+def _holders(connection: Connection, lock: LockIdentity, *, others: bool = False) -> list[LockHolder]:
     rows = _ask(connection, statements.HOLDERS, key=lock.lock_key)
     return [
         LockHolder(
@@ -196,6 +207,7 @@ def _holders(connection: Connection, lock: LockIdentity) -> list[LockHolder]:
             granted=row.granted,
         )
         for row in rows
+        if not (others and row.own)
     ]
 
 
@@ -203,7 +215,8 @@ def _holders_if_possible(connection: Connection, lock: LockIdentity) -> list[Loc
     """Like ``_holders``, but empty when the question fails; the role may not be allowed to read ``pg_locks``."""
     savepoint = connection.begin_nested()
     try:
-        holders = _holders(connection, lock)
+        # Who holds the shared lock and wants the exclusive one is not in its own way.
+        holders = _holders(connection, lock, others=True)
     except Exception:  # noqa: BLE001 - the caller is owed the refusal, whatever became of the question who is in the way
         savepoint.rollback()
         return []

@@ -19,9 +19,11 @@ class LockHolder:
     application_name: str
     """What the client calls itself; empty when it said nothing."""
     since: datetime | None
-    """For a waiter, when its wait began. For a holder, when its transaction began: PostgreSQL keeps no time of the
-    grant, so the lock was taken then or later. None where the server does not say, or hides it: without membership in
-    ``pg_read_all_stats`` a role sees no times of other roles' transactions."""
+    """For a waiter, when its wait began. For a holder, when its present transaction began, because PostgreSQL keeps no
+    time of the grant: a lock of that transaction was taken then or later; a lock of the whole session, as
+    ``pg_advisory_lock()`` takes it, at any time. None where the server does not say (between two transactions, and for
+    a prepared one), or hides it: without membership in ``pg_read_all_stats`` a role sees no times of other roles'
+    transactions."""
     mode: str
     """``exclusive`` or ``shared``."""
     granted: bool
@@ -45,8 +47,8 @@ class PgAdvisoryLockError(Exception):
 class PgAdvisoryLockNotAcquired(PgAdvisoryLockError):  # noqa: N818 - the name is promised
     """Somebody else holds the lock, or waits for it ahead of us.
 
-    ``holders`` are those who held the lock or waited for it just after the refusal. It is empty when they were gone by
-    then, and when the role may not read ``pg_locks``.
+    ``holders`` are those others who held the lock or waited for it just after the refusal. It is empty when they were
+    gone by then, and when the role may not read ``pg_locks``.
     """
 
     def __init__(
@@ -74,8 +76,9 @@ class PgAdvisoryLockLost(PgAdvisoryLockError):  # noqa: N818 - named like its pr
     """A ``held()`` block came to its end without the lock it began with.
 
     The transaction that took the lock was committed, rolled back or lost with its connection inside the block, or a
-    savepoint around the acquisition was rolled back. What ran after that ran unguarded, and may be committed already. Also raised when the
-    transaction was prepared for a two-phase commit inside: it keeps its locks, but nothing can be asked in it.
+    savepoint around the acquisition was rolled back. What ran after that ran unguarded, and may be committed already.
+    Also raised when the transaction was prepared for a two-phase commit inside: it keeps its locks, but nothing can be
+    asked in it.
     """
 
 

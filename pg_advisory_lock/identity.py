@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pg_advisory_lock.errors import PgAdvisoryLockError
-from pg_advisory_lock.keys import LockArg, key_of, normalise
+from pg_advisory_lock.keys import LockArg, is_truly, key_of, normalise
 
 
 class LockIdentity:
@@ -51,6 +51,6 @@ class LockIdentity:
 
 
 def _checked_bool(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
+    if not is_truly(value, bool):
         raise PgAdvisoryLockError(f"{name} must be True or False, not {value!r}")
     return value

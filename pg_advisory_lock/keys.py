@@ -11,11 +11,12 @@ import json
 import uuid
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard, TypeVar
 
 from pg_advisory_lock.errors import PgAdvisoryLockError
 
 LockArg: TypeAlias = str | int | uuid.UUID
+_Kind = TypeVar("_Kind")
 
 #: CPython's default limit for turning an int into digits. Fixed here, because a process can change its own limit and
 #: old versions have none, and the same argument must be accepted, or refused, by every process.
@@ -45,7 +46,7 @@ def normalise(lock_args: Sequence[LockArg]) -> tuple[str, ...]:
     ``int`` or ``uuid.UUID`` (or a subclass, which counts by its base type's content), a string is valid Unicode, and an
     integer has no more than 4,300 digits. ``bool`` is refused, although Python derives it from ``int``.
     """
-    if not isinstance(lock_args, (list, tuple)):
+    if not (is_truly(lock_args, list) or is_truly(lock_args, tuple)):
         raise PgAdvisoryLockError(
             f"lock_args must be a list or tuple, not {_kind(lock_args)}: write ['payment_processing'] for one component"
         )
@@ -57,27 +58,32 @@ def normalise(lock_args: Sequence[LockArg]) -> tuple[str, ...]:
 def _normalise_one(position: int, value: object) -> str:
     # The base types' own methods: a subclass may print itself as it likes (an Enum member prints its name on one
     # version of Python and its value on another), and two processes that disagree on the key exclude nobody.
-    if isinstance(value, bool):
+    if is_truly(value, bool):
         raise PgAdvisoryLockError(f"lock_args[{position}] is a bool: write 1 or 'true', whichever is meant")
-    if isinstance(value, str):
+    if is_truly(value, str):
         text = str.__str__(value)
         try:
             text.encode()
         except UnicodeEncodeError:
             raise PgAdvisoryLockError(f"lock_args[{position}] is not valid Unicode: it has a lone surrogate") from None
         return text
-    if isinstance(value, int):
+    if is_truly(value, int):
         number = int.__index__(value)
         if not -_FIRST_TOO_LONG < number < _FIRST_TOO_LONG:
             raise PgAdvisoryLockError(f"lock_args[{position}] is an integer of more than {MOST_DIGITS} digits")
         # Decimal, unlike str(), does not depend on the process's limit of digits.
         return str(Decimal(number))
-    if isinstance(value, uuid.UUID):
+    if is_truly(value, uuid.UUID):
         return uuid.UUID.__str__(value)
     raise PgAdvisoryLockError(
         f"lock_args[{position}] must be a str, int or uuid.UUID, not {_kind(value)}: other values may print"
         " differently in every process, and such a lock would exclude nobody"
     )
+
+
+def is_truly(value: object, kind: type[_Kind]) -> TypeGuard[_Kind]:
+    """Like ``isinstance()``, but not for a proxy that claims the class of what it stands for, which may change."""
+    return issubclass(type(value), kind)
 
 
 def _kind(value: object) -> str:

@@ -26,8 +26,8 @@ class PgAdvisoryLock(LockIdentity):
     prepared for a two-phase commit, on a database that is not PostgreSQL, and where the session cannot tell its
     database. They raise it after one statement, with no lock to rely on, where the transaction proves to be none: it
     was ended by a COMMIT or ROLLBACK sent as text and the driver begins no other, or it is only being begun, in an
-    event of the engine. Errors of the database, the driver and the flush of pending changes, which comes first, pass
-    through unchanged.
+    event of the engine. Errors of the database, the driver and the flush of pending changes, which comes first unless
+    only ``holders()`` are asked for, pass through unchanged.
     """
 
     __slots__ = ()
@@ -53,6 +53,9 @@ class PgAdvisoryLock(LockIdentity):
 
         True when the lock is held. On contention raises ``PgAdvisoryLockNotAcquired``, having asked who is in the way,
         or returns False in boolean mode.
+
+        It waits for nobody's lock. But PostgreSQL lets the first statement of a SERIALIZABLE READ ONLY DEFERRABLE
+        transaction wait for a safe snapshot, for as long as others write; that can be this one, or that of ``lock()``.
         """
         return acquisition.acquire_now(target_of(session), self, Place.of_caller())
 
@@ -61,8 +64,9 @@ class PgAdvisoryLock(LockIdentity):
 
         Contention raises ``PgAdvisoryLockTimeout`` even in boolean mode, because a block cannot be skipped. Leaving the
         block raises ``PgAdvisoryLockLost`` when the transaction that took the lock was ended or prepared inside, its
-        connection was lost, or a savepoint around the acquisition was rolled back; a block left by an exception is not checked. The check is one
-        round trip and reads ``pg_locks``. It does not release the lock: the end of the transaction does.
+        connection was lost, or a savepoint around the acquisition was rolled back; a block left by an exception is not
+        checked. The check is one round trip and reads ``pg_locks``. It does not release the lock: the end of the
+        transaction does.
         """
         timeout = acquisition.checked_timeout(timeout_in_ms)
         return self._held(target_of(session), timeout, Place.of_caller())
@@ -70,7 +74,8 @@ class PgAdvisoryLock(LockIdentity):
     def holders(self, session: Handle) -> list[LockHolder]:
         """Who holds this lock or waits for it, in either mode: holders first, the longest first.
 
-        A view of the moment, this session's own locks included. Reads ``pg_locks`` and ``pg_stat_activity``.
+        A view of the moment, this session's own locks included. Flushes nothing. Reads ``pg_locks`` and
+        ``pg_stat_activity``.
         """
         return acquisition.list_holders(target_of(session), self)
 

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 #: "canceling statement due to lock timeout"; NOWAIT has the same state, but nothing here uses that.
 LOCK_NOT_AVAILABLE = "55P03"
 
 
-def sqlstate(error: Exception) -> str | None:
-    """The five characters of a driver's error, as SQLAlchemy wraps it; None when it has none.
+def sqlstate(error: BaseException) -> str | None:
+    """The five characters of the driver's error behind this one; None when it has none."""
+    return next((state for cause in causes(error) if (state := _state(cause))), None)
 
-    An engine's ``handle_error`` event may put another exception in the place of SQLAlchemy's; it keeps the driver's as
-    its cause.
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it wraps, and so on.
+
+    SQLAlchemy keeps the driver's error as ``orig`` and as the cause. An engine's ``handle_error`` event may put another
+    exception in the place of SQLAlchemy's, which keeps either of the two, in either way.
     """
-    original = getattr(error, "orig", None) or error.__cause__
+    seen: list[BaseException] = []
+    found: list[object] = [error]
+    while found:
+        cause = found.pop(0)
+        # A chain may be a ring.
+        if isinstance(cause, BaseException) and not any(cause is other for other in seen):
+            yield cause
+            seen.append(cause)
+            found += (getattr(cause, "orig", None), cause.__cause__)
+
+
+def _state(error: BaseException) -> str | None:
     # psycopg and asyncpg (through SQLAlchemy's adapter) say sqlstate, psycopg2 pgcode.
     for name in ("sqlstate", "pgcode"):
-        state = getattr(original, name, None)
+        state = getattr(error, name, None)
         if isinstance(state, str):
             return state
     # pg8000 has the fields of the server's message as a dict: C is the code.
-    fields = original.args[0] if isinstance(original, Exception) and original.args else None
+    fields = error.args[0] if error.args else None
     state = fields.get("C") if isinstance(fields, dict) else None
     return state if isinstance(state, str) else None

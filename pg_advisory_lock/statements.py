@@ -31,7 +31,7 @@ def _statement(sql: str, *more: str) -> TextClause:
 
 
 def try_lock(shared: bool) -> TextClause:
-    """One row: taken, pid, began. Never waits."""
+    """One row: taken, pid, began. Waits for nobody's lock."""
     return _TRY[shared]
 
 
@@ -78,7 +78,8 @@ SELECT {_TRANSACTION}, EXISTS (
 # The server keeps its first answer about activity until the transaction ends, so what it keeps is thrown away first:
 # the second table reads the first, and the function is called for each row of the second.
 # to_jsonb: a server before version 14 has no column waitstart, and there the statement must still parse.
-#: Rows: pid, application_name, since, mode, granted; holders first, then waiters, the longest first.
+#: Rows: pid, own (whether it asks itself), application_name, since, mode, granted; holders first, then waiters, the
+#: longest first.
 HOLDERS = _statement(
     f"""
 WITH fresh AS MATERIALIZED (
@@ -87,7 +88,8 @@ WITH fresh AS MATERIALIZED (
     SELECT l.pid, l.mode, l.granted, CAST(pg_catalog.to_jsonb(l) ->> 'waitstart' AS timestamptz) AS waits_since
     FROM fresh CROSS JOIN pg_catalog.pg_locks l WHERE fresh.cleared IS NOT NULL AND {_THIS_LOCK}
 )
-SELECT known.pid, coalesce(a.application_name, '') AS application_name, known.mode, known.granted,
+SELECT known.pid, coalesce(known.pid = pg_catalog.pg_backend_pid(), false) AS own,
+    coalesce(a.application_name, '') AS application_name, known.mode, known.granted,
     CASE WHEN known.granted THEN a.xact_start ELSE coalesce(known.waits_since, a.query_start) END AS since
 FROM known LEFT JOIN LATERAL pg_catalog.pg_stat_get_activity(known.pid) a ON a.pid = known.pid
 ORDER BY known.granted DESC, since NULLS LAST, known.pid"""

@@ -85,6 +85,30 @@ def test_a_session_level_lock_of_the_same_key_excludes_and_is_seen(enter: Enter,
     assert [holder.pid for holder in caught.value.holders] == [observer.ask("SELECT pg_backend_pid()")]
 
 
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_nobody_is_in_its_own_way(enter: Enter, driver: str) -> None:
+    one, other = enter(f"{driver}-session"), enter(f"{driver}-session")
+    one.lock(shared=True)
+    other.lock(shared=True)
+    for take in (one.lock_immediate, lambda: one.lock(timeout_in_ms=20)):
+        with pytest.raises(PgAdvisoryLockNotAcquired) as caught:
+            take()
+        assert [holder.pid for holder in caught.value.holders] == [other.pid]
+    assert {holder.pid for holder in one.holders()} == {one.pid, other.pid}
+
+
+def test_since_says_nothing_about_a_lock_of_the_whole_session(enter: Enter, observer: Observer) -> None:
+    one, holder = enter(), enter()
+    holder.sql("SELECT pg_advisory_lock(:key)", key=holder.locker().lock_key)
+    taken = holder.sql("SELECT clock_timestamp()")
+    holder.commit()
+    assert [found.since for found in one.holders()] == [None]
+    began = holder.sql("SELECT now()")
+    assert [found.since for found in one.holders()] == [began]
+    assert began > taken
+    holder.sql("SELECT pg_advisory_unlock_all()")
+
+
 def test_a_role_that_may_not_look_still_locks(conninfo: str, server_url: str) -> None:
     role = "cannot_look"
     with psycopg.connect(conninfo, autocommit=True) as admin:

@@ -10,11 +10,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 
 from pg_advisory_lock import PgAdvisoryLockTimeout, PgAdvisoryLockWarning, aio
-from tests.integration.advisory.actors import ASYNC_DRIVERS, Actor, sqlalchemy_url
+from tests.integration.advisory.actors import ASYNC_DRIVERS, SYNC_DRIVERS, WAYS, Actor, sqlalchemy_url
 from tests.integration.advisory.observer import Observer
 
 pytestmark = pytest.mark.integration
@@ -78,6 +79,69 @@ def test_an_interrupted_program_leaves_no_lock(enter: Enter, observer: Observer,
     one.rollback()
     holder.rollback()
     observer.until(third.can_lock)
+
+
+class SoftTimeLimit(Exception):
+    """What a signal handler raises in programs that watch over their tasks; unlike KeyboardInterrupt, an Exception."""
+
+
+@pytest.fixture
+def _limited() -> Iterator[None]:
+    def handle(_number: int, _frame: object) -> None:
+        raise SoftTimeLimit
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+# The connection is closed while the driver is in the middle of something, and one or the other may warn of it.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("_limited")
+@pytest.mark.parametrize("way", [way for way in WAYS if way.partition("-")[0] in SYNC_DRIVERS])
+def test_an_exception_out_of_a_signal_handler_leaves_nothing_half_said(
+    enter: Enter, way: str, observer: Observer, meanwhile: Meanwhile
+) -> None:
+    holder, one, third = enter(), enter(way), enter()
+    holder.lock()
+    one.sql("INSERT INTO payment VALUES (1, 'lost')")
+
+    def limit() -> None:
+        observer.until_waiting()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        if one.driver == "psycopg2":
+            # It waits in C, and no handler runs before its answer has come.
+            holder.rollback()
+
+    limiting = meanwhile(limit)
+    with pytest.raises(SoftTimeLimit):
+        one.lock(timeout_in_ms=10_000, raise_on_failure=False)
+    limiting.result(20)
+    with pytest.raises(PendingRollbackError):
+        one.sql("SELECT 1")
+    one.rollback()
+    assert [one.sql(f"SELECT {number}") for number in range(3)] == [0, 1, 2]
+    holder.rollback()
+    observer.until(third.can_lock)
+    assert one.lock("another")
+    assert not third.can_lock("another")
+    assert third.sql("SELECT count(*) FROM payment") == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_that_an_event_puts_in_the_database_s_place_leaves_the_connection(enter: Enter, way: str) -> None:
+    one = enter(way)
+    one.sql("SET LOCAL statement_timeout = '50ms'")
+    holder = enter()
+    holder.lock()
+
+    @event.listens_for(one.sync_engine, "handle_error", retval=True)
+    def replace(_context: object) -> Exception:
+        return SoftTimeLimit()
+
+    with pytest.raises(SoftTimeLimit):
+        one.lock(timeout_in_ms=10_000)
+    assert one.sql("SELECT 1") == 1
 
 
 @pytest.mark.parametrize("driver", ASYNC_DRIVERS)

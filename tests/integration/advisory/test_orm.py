@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockTimeout, PgAdvisoryLockWarning
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import Actor, sqlalchemy_url
+from tests.integration.advisory.actors import WAYS, Actor, sqlalchemy_url
 from tests.integration.advisory.observer import Observer
 
 pytestmark = pytest.mark.integration
@@ -139,6 +139,35 @@ def test_an_engine_that_replaces_errors_does_not_hide_contention(engine: Engine)
             locker.lock(session, timeout_in_ms=20)
         assert isinstance(caught.value.__cause__, Replaced)
         assert session.scalar(text("SELECT 1")) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nor_does_an_error_that_keeps_sqlalchemy_s_as_its_own_original(enter: Enter, way: str) -> None:
+    class Wrapped(Exception):
+        def __init__(self, original: object) -> None:
+            self.orig = original
+
+    holder, one = enter(), enter(way)
+
+    @event.listens_for(one.sync_engine, "handle_error", retval=True)
+    def wrap(context: Any) -> Exception:
+        return Wrapped(context.sqlalchemy_exception)
+
+    holder.lock()
+    with pytest.raises(PgAdvisoryLockTimeout) as caught:
+        one.lock(timeout_in_ms=20)
+    assert isinstance(caught.value.__cause__, Wrapped)
+    assert one.sql("SELECT 1") == 1
+
+
+def test_holders_flush_nothing(engine: Engine) -> None:
+    with Session(engine) as session:
+        new = Payment(id=1)
+        session.add(new)
+        PgAdvisoryLock(["users", 1]).holders(session)
+        assert new in session.new
+        PgAdvisoryLock(["users", 1]).lock(session)
+        assert new not in session.new
 
 
 def test_a_session_in_a_test_s_outer_transaction_is_not_warned(engine: Engine) -> None:

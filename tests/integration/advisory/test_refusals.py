@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import ResourceClosedError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -124,6 +124,38 @@ def test_a_session_with_a_database_for_each_class_can_pass_its_connection(connin
         connection = session.connection(bind_arguments={"bind": engine})
         assert PgAdvisoryLock(["users"]).lock(connection)
     engine.dispose()
+
+
+class Routed(Session):
+    """Chooses a database in its own way."""
+
+    def __init__(self, choose: Callable[[], Engine]) -> None:
+        super().__init__()
+        self._choose = choose
+
+    def get_bind(self, *_args: Any, **_kwargs: Any) -> Engine:
+        return self._choose()
+
+
+@pytest.mark.parametrize("error", [AttributeError, AssertionError, KeyError])
+def test_a_session_that_fails_to_choose_its_database_is_refused(error: type[Exception]) -> None:
+    def fail() -> Engine:
+        raise error("the mapper is None")
+
+    for take in ("lock", "lock_immediate", "holders"):
+        with Routed(fail) as session, pytest.raises(PgAdvisoryLockError, match="bind_arguments") as caught:
+            getattr(PgAdvisoryLock(["users"]), take)(session)
+        assert isinstance(caught.value.__cause__, error)
+
+
+def test_a_session_that_chooses_among_databases_locks_in_the_one_that_was_looked_at(conninfo: str) -> None:
+    lite, engine = create_engine("sqlite://"), create_engine(sqlalchemy_url(conninfo, "psycopg"))
+    choices = [engine, lite]
+    with Routed(lambda: choices.pop(0)) as session:
+        assert PgAdvisoryLock(["users"]).lock(session)
+    assert choices == [lite]
+    engine.dispose()
+    lite.dispose()
 
 
 def test_a_closed_connection_is_sqlalchemy_s_own_error(conninfo: str) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import quoted_name
 
 from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockError, advisory_key
+from pg_advisory_lock.acquisition import checked_timeout
 from pg_advisory_lock.keys import normalise
 
 VECTORS = json.loads((Path(__file__).parent / "key_vectors.json").read_text())
@@ -117,6 +118,43 @@ def test_a_driver_s_own_uuid_is_a_uuid() -> None:
 def test_components_that_could_differ_between_processes_are_refused(component: object) -> None:
     with pytest.raises(PgAdvisoryLockError, match=r"lock_args\[1\]"):
         PgAdvisoryLock(["users", component])
+
+
+class Proxy:
+    """Claims the class of what it stands for, as lazy strings, context-local objects and mocks do."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    @property
+    def __class__(self) -> type:
+        return type(self._value)
+
+    def __str__(self) -> str:
+        return str(self._value)
+
+
+@pytest.mark.parametrize("value", ["users", 1, True, uuid.UUID(int=1)], ids=lambda value: type(value).__name__)
+def test_what_stands_for_a_component_is_none(value: object) -> None:
+    with pytest.raises(PgAdvisoryLockError, match=r"lock_args\[0\] must be a str, int or uuid.UUID, not Proxy"):
+        PgAdvisoryLock([Proxy(value)])
+
+
+@pytest.mark.parametrize("value", [["users"], ("users",)], ids=lambda value: type(value).__name__)
+def test_what_stands_for_a_list_is_none(value: object) -> None:
+    with pytest.raises(PgAdvisoryLockError, match="lock_args must be a list or tuple, not Proxy"):
+        PgAdvisoryLock(Proxy(value))
+
+
+@pytest.mark.parametrize("name", ["raise_on_failure", "shared"])
+def test_what_stands_for_a_switch_is_none(name: str) -> None:
+    with pytest.raises(PgAdvisoryLockError, match=name):
+        PgAdvisoryLock(["users"], **{name: Proxy(True)})
+
+
+def test_what_stands_for_a_timeout_is_none() -> None:
+    with pytest.raises(PgAdvisoryLockError, match="must be an int, not Proxy"):
+        checked_timeout(Proxy(5))
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,14 @@ def test_the_state_is_found_under_each_driver_s_name(original: Exception | None,
     replaced = _Driver("another class, by an event of the engine")
     replaced.__cause__ = original
     assert sqlstate(replaced) == state
+    assert sqlstate(_Driver(orig=replaced)) == state
+    assert sqlstate(_Driver(orig=_Driver(orig=original))) == state
+
+
+def test_errors_that_wrap_each_other_have_no_state() -> None:
+    one, other = _Driver(), _Driver()
+    one.orig, other.orig, one.__cause__ = other, one, one
+    assert sqlstate(one) is None
 
 
 @pytest.mark.parametrize("handle", [None, "postgresql://", 5])
