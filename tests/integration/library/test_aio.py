@@ -152,6 +152,8 @@ def test_whoever_cancels_all_tasks_does_not_end_the_renewals(
     """As programs do at their end: the clean-up of a block that was cancelled still needs its lease."""
     context = make(run_ttl_seconds=3, lease_interval_seconds=0.1)
 
+    entered = asyncio.Event()
+
     def end() -> object:
         return db.execute("SELECT expire_at FROM key_value").fetchone()
 
@@ -159,6 +161,7 @@ def test_whoever_cancels_all_tasks_does_not_end_the_renewals(
         async with aio.LeaseLock(context) as session:
             assert session.lease_lost is not None
             try:
+                entered.set()
                 await asyncio.sleep(60)
             finally:
                 for _ in range(3):
@@ -168,7 +171,7 @@ def test_whoever_cancels_all_tasks_does_not_end_the_renewals(
 
     async def main() -> None:
         task = asyncio.ensure_future(job())
-        await until(lambda: live() == {"lease"})
+        await entered.wait()
         task.cancel()
         for _ in range(5):
             for other in asyncio.all_tasks() - {asyncio.current_task(), task}:
@@ -196,18 +199,20 @@ def test_a_lease_that_is_never_left_does_not_keep_a_program_from_its_end(make: M
 
 @pytest.mark.parametrize("how", ["cancelled", "lost"])
 def test_an_error_of_the_coroutines_own_is_never_masked(make: MakeContext, db: Connection, how: str) -> None:
+    begun = asyncio.Event()
+
     @aio.with_locks(make(lease_interval_seconds=0.05), ["lease"])
     async def work() -> None:
         try:
+            begun.set()
             await asyncio.sleep(60)
         finally:
             raise ValueError("its own")
 
     async def main() -> None:
         task = asyncio.ensure_future(work())
-        await until(lambda: db.execute("SELECT FROM key_value").fetchone() is not None)
+        await begun.wait()
         if how == "cancelled":
-            await asyncio.sleep(0.1)
             task.cancel()
         else:
             db.execute("DELETE FROM key_value")

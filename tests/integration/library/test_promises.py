@@ -61,7 +61,8 @@ def test_a_slot_taken_early_and_given_back_ends_at_its_tick_and_not_now(make: Ma
 
     def early(started: float | None = None) -> Any:
         protocol = begin(started)
-        object.__setattr__(protocol._plan.slot, "slot", slot)
+        assert protocol._plan.slot
+        protocol._plan = protocol._plan._replace(slot=protocol._plan.slot._replace(slot=slot))
         return protocol
 
     holding.planned.begin = early  # type: ignore[method-assign] # an early start without waiting for a tick
