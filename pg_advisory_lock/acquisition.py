@@ -27,7 +27,13 @@ from pg_advisory_lock.identity import LockIdentity
 from pg_advisory_lock.keys import is_truly
 from pg_advisory_lock.savepoints import Place, Surroundings, warn_if_in_savepoint
 from pg_advisory_lock.sqlstate import LOCK_NOT_AVAILABLE, causes, sqlstate
-from pg_advisory_lock.transactions import is_prepared, no_transaction, open_transaction, server_is_idle
+from pg_advisory_lock.transactions import (
+    is_prepared,
+    may_be_half_said,
+    no_transaction,
+    open_transaction,
+    server_is_idle,
+)
 
 #: lock_timeout is a 32-bit number of milliseconds in PostgreSQL.
 LONGEST_TIMEOUT_IN_MS = 2**31 - 1
@@ -188,12 +194,16 @@ def _ask(connection: Connection, statement: TextClause, **parameters: object) ->
     try:
         return connection.execute(statement, parameters, execution_options=options)
     except Exception as error:
-        known = (SQLAlchemyError, connection.dialect.loaded_dbapi.Error)
-        if not connection.closed and not any(isinstance(cause, known) for cause in causes(error)):
-            # It came from elsewhere, as when a signal handler raises, and the driver may have been anywhere in its
-            # conversation: the next answer could be this statement's. What SQLAlchemy does for KeyboardInterrupt.
+        # As SQLAlchemy does for KeyboardInterrupt: the next answer could be the one to this statement.
+        if _is_from_elsewhere(connection, error) and may_be_half_said(connection):
             connection.invalidate(error)
         raise
+
+
+def _is_from_elsewhere(connection: Connection, error: Exception) -> bool:
+    """Whether it is neither the database's nor SQLAlchemy's: a signal handler raised, or an event of the engine."""
+    known = (SQLAlchemyError, connection.dialect.loaded_dbapi.Error)
+    return not any(isinstance(cause, known) for cause in causes(error))
 
 
 def _holders(connection: Connection, lock: LockIdentity, *, others: bool = False) -> list[LockHolder]:
@@ -217,8 +227,11 @@ def _holders_if_possible(connection: Connection, lock: LockIdentity) -> list[Loc
     try:
         # Who holds the shared lock and wants the exclusive one is not in its own way.
         holders = _holders(connection, lock, others=True)
-    except Exception:  # noqa: BLE001 - the caller is owed the refusal, whatever became of the question who is in the way
+    except Exception as error:
         savepoint.rollback()
+        if _is_from_elsewhere(connection, error):
+            raise
+        # The caller is owed the refusal, whatever became of the question who is in the way.
         return []
     savepoint.commit()
     return holders

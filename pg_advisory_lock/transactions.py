@@ -7,8 +7,8 @@ from sqlalchemy.engine import RootTransaction, TwoPhaseTransaction
 
 from pg_advisory_lock.errors import PgAdvisoryLockError
 
-#: libpq's PQTRANS_IDLE, as psycopg and psycopg2 give it: connected, and in no transaction.
-_IDLE = 0
+#: libpq's PQTRANS_IDLE and PQTRANS_ACTIVE, as psycopg and psycopg2 give them: in no transaction; waiting for an answer.
+_IDLE, _ACTIVE = 0, 1
 
 
 def server_is_idle(connection: Connection) -> bool | None:
@@ -18,19 +18,40 @@ def server_is_idle(connection: Connection) -> bool | None:
     their back, and each statement is then a transaction of its own. PostgreSQL says after every statement what the
     state is (ReadyForQuery), and the drivers keep it.
     """
-    # Not the pool's own word for it, which has none for a connection that was detached from its pool.
-    dbapi_connection = connection.connection.dbapi_connection
-    driver = None if dbapi_connection is None else connection.dialect.get_driver_connection(dbapi_connection)
-    # psycopg, psycopg2.
-    status = getattr(getattr(driver, "info", None), "transaction_status", None)
-    if status is not None:
-        return bool(status == _IDLE)
+    driver = _driver(connection)
+    if (status := _libpq_status(driver)) is not None:
+        return status == _IDLE
     # asyncpg.
     if callable(asked := getattr(driver, "is_in_transaction", None)):
         return not asked()
     # pg8000 has no public name for it.
     inside = getattr(driver, "_in_transaction", None)
     return None if inside is None else not inside
+
+
+def may_be_half_said(connection: Connection) -> bool:
+    """Whether the answer to a statement that was broken off may still be to come.
+
+    psycopg and psycopg2 know. asyncpg calls back a statement that nobody waits for any more, and keeps the next one
+    until that is done. pg8000 would take the old answer for the next statement's.
+    """
+    if connection.closed or connection.invalidated:
+        return False
+    driver = _driver(connection)
+    if (status := _libpq_status(driver)) is not None:
+        return status == _ACTIVE
+    return not hasattr(driver, "is_in_transaction")
+
+
+def _driver(connection: Connection) -> object:
+    # Not the pool's own word for it, which has none for a connection that was detached from its pool.
+    dbapi_connection = connection.connection.dbapi_connection
+    return None if dbapi_connection is None else connection.dialect.get_driver_connection(dbapi_connection)
+
+
+def _libpq_status(driver: object) -> int | None:
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)
+    return None if status is None else int(status)
 
 
 def is_prepared(transaction: RootTransaction | None) -> bool:

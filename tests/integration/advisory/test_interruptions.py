@@ -117,8 +117,12 @@ def test_an_exception_out_of_a_signal_handler_leaves_nothing_half_said(
     with pytest.raises(SoftTimeLimit):
         one.lock(timeout_in_ms=10_000, raise_on_failure=False)
     limiting.result(20)
-    with pytest.raises(PendingRollbackError):
-        one.sql("SELECT 1")
+    if one.driver == "psycopg2":
+        # It has the whole answer, and the savepoint the rest.
+        assert one.sql("SELECT count(*) FROM payment") == 2
+    else:
+        with pytest.raises(PendingRollbackError):
+            one.sql("SELECT 1")
     one.rollback()
     assert [one.sql(f"SELECT {number}") for number in range(3)] == [0, 1, 2]
     holder.rollback()
@@ -126,6 +130,57 @@ def test_an_exception_out_of_a_signal_handler_leaves_nothing_half_said(
     assert one.lock("another")
     assert not third.can_lock("another")
     assert third.sql("SELECT count(*) FROM payment") == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_exception_of_an_event_before_the_statement_leaves_the_transaction_usable(enter: Enter, way: str) -> None:
+    one, other = enter(way), enter()
+    one.sql("INSERT INTO payment VALUES (1, 'kept')")
+
+    def forbid(*_arguments: object) -> None:
+        raise SoftTimeLimit
+
+    event.listen(one.sync_engine, "before_cursor_execute", forbid)
+    with pytest.raises(SoftTimeLimit):
+        one.lock()
+    event.remove(one.sync_engine, "before_cursor_execute", forbid)
+    if one.driver == "pg8000":
+        # Nobody can tell here that nothing was sent.
+        one.rollback()
+    else:
+        assert one.sql("SELECT count(*) FROM payment") == 2
+    assert one.lock()
+    assert not other.can_lock()
+
+
+@pytest.mark.parametrize("kind", ["session", "connection"])
+def test_a_time_limit_of_asyncpg_s_own_comes_out_as_it_is(enter: Enter, kind: str) -> None:
+    holder, one = enter(), enter(f"asyncpg-{kind}", connect_args={"command_timeout": 0.3})
+    holder.lock()
+    one.sql("INSERT INTO payment VALUES (1, 'lost')")
+    # One and the same class only since Python 3.11. SQLAlchemy closes the connection after it.
+    with pytest.raises((TimeoutError, asyncio.TimeoutError)):
+        one.lock(timeout_in_ms=10_000)
+    one.rollback()
+    holder.rollback()
+    assert one.sql("SELECT count(*) FROM payment") == 1
+    assert one.lock()
+    assert not holder.can_lock()
+
+
+@pytest.mark.parametrize("method", ["lock", "lock_immediate"])
+def test_an_exception_while_it_is_asked_who_is_in_the_way_is_not_hidden(enter: Enter, method: str) -> None:
+    holder, one = enter(), enter()
+    holder.lock()
+
+    @event.listens_for(one.sync_engine, "before_cursor_execute")
+    def limit(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        if "pg_locks" in statement:
+            raise SoftTimeLimit
+
+    with pytest.raises(SoftTimeLimit):
+        one.do(getattr(one.locker(), method)(one.handle))
+    assert one.sql("SELECT 1") == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
