@@ -1,5 +1,9 @@
 """``python -m dislock``: the same program as the console script."""
 
-from dislock.cli import entry
+try:
+    from dislock.cli import entry
+except KeyboardInterrupt:
+    # Nothing was started; ``entry`` sees to everything after this.
+    raise SystemExit(130) from None
 
 entry()

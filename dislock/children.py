@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+class Beginning:
+    """Whether a command has begun: final when ``supervise`` is over, however it ended.
+
+    To be made by the caller, who has to know it after an exception too: what was never begun is no use of a slot.
+    """
+
+    happened = False
+
+
 @dataclass(frozen=True)
 class Started:
     """The command runs. ``unsure`` are signals to the wrapper that came when the command may not have existed yet."""
@@ -58,6 +67,7 @@ class Child:
         mask: set[int] | None,
         own_group: bool,
         orphans: bool,
+        beginning: Beginning,
         report: Callable[[Started | Failed | Gone], None],
     ) -> None:
         """``mask`` is the command's signal mask, the caller's when None; ``orphans``: reap strangers (as PID 1)."""
@@ -67,6 +77,7 @@ class Child:
         self._dispositions = list(dispositions)
         self._mask = mask
         self._orphans = orphans
+        self._beginning = beginning
         self._report = report
         # Looked up before the fork: after it nothing may be imported.
         self._set_death_signal = _death_signal_setter()
@@ -75,8 +86,8 @@ class Child:
 
         self._process: Popen[bytes] | None = None
         self._lock = threading.Lock()
-        self._begun = False
         self._abandoned = False
+        self._doomed = False
         self.over = False  #: nothing runs any more, or ever will; set before the last event is reported
 
     def start(self) -> None:
@@ -91,7 +102,13 @@ class Child:
         """Never start the command. False if that is too late, and ``report`` tells or told what became of it."""
         with self._lock:
             self._abandoned = True
-            return not self._begun
+            return not self._beginning.happened
+
+    def kill(self) -> None:
+        """Kill the command, at once or as soon as it exists: what decided that does not come a second time."""
+        with self._lock:
+            self._doomed = True
+        self.send(signal.SIGKILL)
 
     def send(self, number: int) -> None:
         """Send a signal to the command's group, or to the command alone where the group is the wrapper's own."""
@@ -147,27 +164,36 @@ class Child:
         with self._lock:
             if self._abandoned:
                 return
-            self._begun = True
+            self._beginning.happened = True
         try:
             try:
-                self._process = self._spawn(self._command, None, mask)
+                process = self._spawn(self._command, None, mask)
             except OSError as error:
                 if error.errno != errno.ENOEXEC:
                     raise
                 script = as_script(self._command, self._environment)
-                self._process = self._spawn(script, script[0], mask)
+                process = self._spawn(script, script[0], mask)
         except OSError as error:
-            self._end(Failed(not_started(self._command, self._environment, error)))
+            self._fail(not_started(self._command, self._environment, error))
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the command does not run
-            self._end(Failed(NotStarted(126, f"cannot run {self._command[0]!r}: {error}")))
+            self._fail(NotStarted(126, f"cannot run {self._command[0]!r}: {error}"))
             return
+        with self._lock:
+            self._process = process
+            doomed = self._doomed
+        if doomed:
+            self.send(signal.SIGKILL)
         # The terminal's signals go to the whole group, but one that is pending here may have come before the fork.
-        pid = self._process.pid
+        pid = process.pid
         self._report(Started(frozenset(ENDING).intersection(signal.sigpending())))
         with contextlib.suppress(ChildProcessError):  # somebody else reaped it: `reap` will say so
             _await_end(pid, orphans=self._orphans)
         self._end(Gone())
+
+    def _fail(self, error: NotStarted) -> None:
+        self._beginning.happened = False
+        self._end(Failed(error))
 
     def _end(self, event: Failed | Gone) -> None:
         self.over = True

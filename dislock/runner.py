@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from dislock.children import Child, Failed, Gone, Started
+from dislock.children import Beginning, Child, Failed, Gone, Started
 from dislock.errors import Loss
 from dislock.executable import Environment, NotStarted, execute, flush_output
 from dislock.signals import MESSAGES, Signals, inherited
 
-__all__ = ["Ended", "Interrupted", "NotStarted", "Signals", "become", "supervise"]
+__all__ = ["Beginning", "Ended", "Interrupted", "NotStarted", "Signals", "become", "supervise"]
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,13 @@ class Ended:
     """How a command ended.
 
     ``code`` follows the shell: 128+N for a death by signal N. ``lost``: the lease was lost before the command had
-    ended, whatever its code. ``started`` is False when the loss came before the start. ``interrupted``: the command
-    died by SIGINT in the foreground of a terminal, and a shell that waits for us should see us die the same way
+    ended, whatever its code; or before it had begun, and then it never did. ``interrupted``: the command died by
+    SIGINT in the foreground of a terminal, and a shell that waits for us should see us die the same way
     (``signals.die_of_interrupt``).
     """
 
     code: int
     lost: bool
-    started: bool = True
     interrupted: bool = False
 
 
@@ -50,6 +49,7 @@ def supervise(
     signals: Signals | None,
     subscribe: Callable[[Callable[[Loss], None]], None] | None,
     kill_grace: float,
+    beginning: Beginning | None = None,
 ) -> Ended:
     """Run ``command`` to its end.
 
@@ -67,11 +67,14 @@ def supervise(
     or ``kill_grace`` seconds from the command's end; what is left then is killed before this returns (where there
     is no ``/proc``, at once). After an ordinary end they live on.
 
+    ``beginning`` tells afterwards whether the command has begun, also when an exception came.
+
     Raises ``NotStarted``, and ``ChildProcessError`` when another part of this process took the exit status.
     """
     if isinstance(command, (str, bytes)) or not command:
         raise ValueError("command must be a list of the program and its arguments")
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+    beginning = Beginning() if beginning is None else beginning
     child = Child(
         command,
         environment,
@@ -80,6 +83,7 @@ def supervise(
         own_group=not _in_foreground(),
         # In a library other children are somebody else's.
         orphans=signals is not None and os.getpid() == 1,
+        beginning=beginning,
         report=events.put,
     )
     if signals is not None and (number := signals.stop()) is not None:
@@ -88,7 +92,7 @@ def supervise(
         # The last thing before the start, because it tells of a lease that is over by now.
         subscribe(events.put)
     if not events.empty():
-        return Ended(128 + signal.SIGTERM, lost=True, started=False)
+        return _NEVER_BEGUN
     run = _Run(child, events, signals, kill_grace)
     try:
         child.start()
@@ -105,8 +109,8 @@ def supervise(
 def become(command: Sequence[str], environment: Environment | None, signals: Signals) -> NoReturn:
     """Replace this process by ``command``.
 
-    Raises ``NotStarted``, or ``Interrupted`` when a signal asked to end before; then everything is as before. Must be
-    called in the main thread.
+    Raises ``NotStarted``, or ``Interrupted`` when a signal asked to end before; then everything is as before, except
+    that nobody listens to signals: what arrives stays pending. Must be called in the main thread.
     """
     if (number := signals.stop()) is not None:
         raise Interrupted(number)
@@ -125,8 +129,10 @@ def become(command: Sequence[str], environment: Environment | None, signals: Sig
         for changed, handler in before:
             if handler is not None:  # installed by other code than Python's, which cannot be put back from here
                 signal.signal(changed, handler)
-        signals.listen_early()
 
+
+# A command whose lease was lost before it had begun.
+_NEVER_BEGUN = Ended(128 + signal.SIGTERM, lost=True)
 
 # Seconds between two looks at a group whose command has ended after it was asked to.
 _GLANCE = 0.05
@@ -150,7 +156,7 @@ class _Run:
         self._signals = signals
         self._grace = grace
         self._failure: BaseException | None = None
-        self._lost = False
+        self._lost = self._never_begun = False
         self._stopping = self._aborting = False
         self._kill_rest = False
         self._deadline: float | None = None
@@ -158,12 +164,12 @@ class _Run:
 
     def until_gone(self) -> None:
         # In an abort the last event may have been taken from the queue already.
-        while not (self._aborting and self._child.over):
+        while not (self._never_begun or (self._aborting and self._child.over)):
             try:
                 event = self._events.get(timeout=self._time_left())
             except queue.Empty:
                 self._deadline = None
-                self._child.send(signal.SIGKILL)
+                self._child.kill()
                 continue
             if isinstance(event, Gone):
                 return
@@ -175,6 +181,8 @@ class _Run:
     def result(self) -> Ended:
         if self._failure is not None:
             raise self._failure
+        if self._never_begun:
+            return _NEVER_BEGUN
         self._end_rest()
         code = self._child.reap()
         return Ended(
@@ -185,15 +193,16 @@ class _Run:
 
     def abort(self) -> None:
         """End the command because of an exception; another exception meanwhile kills it at once."""
-        if self._child.abandon():
-            return
         self._aborting = True
         try:
+            if self._child.abandon():
+                return
             self._stop(self._grace)
             self.until_gone()
             self._end_rest()
         except BaseException:
-            self._child.send(signal.SIGKILL)
+            self._child.abandon()
+            self._child.kill()
             raise
         if self._child.unreaped:
             with contextlib.suppress(ChildProcessError):  # the first exception says what happened
@@ -217,6 +226,7 @@ class _Run:
     def _take(self, event: Loss | _Arrived | Started) -> None:
         if isinstance(event, Loss):
             self._lost = True
+            self._never_begun = self._child.abandon()
             self._stop(event.grace)
         elif isinstance(event, Started):
             self._unsure = set(event.unsure)

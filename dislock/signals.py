@@ -34,14 +34,18 @@ _SI_KERNEL = 0x80
 _IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")
 
 Disposition = tuple[int, Any]
+Deliver = Callable[[int, bool], None]
 
 
 class Signals:
-    """Receives the signals of a command line run; entered in the main thread before any other thread exists.
+    """Receives the signals of a command line run; held back in the main thread before any other thread exists.
 
     TERM, INT, HUP, QUIT, USR1 and USR2 are blocked, so that later threads inherit the block, except those that came
     ignored (nohup): they stay ignored. Until a command runs, the first of TERM, INT, HUP and QUIT becomes ``received``;
     USR1 and USR2 stay pending, and reach the command when it starts.
+
+    A program that is about to end calls ``hold`` and gives nothing back: a signal between that and its end would
+    replace its exit code. As a context manager this leaves everything as it was.
     """
 
     def __init__(self) -> None:
@@ -50,12 +54,17 @@ class Signals:
         self._lock = threading.Lock()
         self._callback: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._task: _Task | None = None
         self._ending: frozenset[int] = frozenset()
         self._messages: frozenset[int] = frozenset()
         self._chld_ignored = False
 
     def __enter__(self) -> Signals:
+        self.hold()
+        return self
+
+    def hold(self) -> None:
+        """Hold signals back from here on. Starts no thread; KeyboardInterrupt, if it came before, is raised here."""
         self._ending = frozenset(n for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN)
         self._messages = frozenset(n for n in MESSAGES if signal.getsignal(n) is not signal.SIG_IGN)
         self.mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._all | {_WAKE}))
@@ -63,13 +72,14 @@ class Signals:
         self._chld_ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if self._chld_ignored:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.listen_early()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.halt()
+        if self._thread is not None:
+            self._give(None)
+            self._thread.join()
+            self._thread = None
         # Too late to mean anything: the work is over, and its result must not be replaced by a death.
         while late := signal.sigpending() & self._all:
             signal.sigwait(late)
@@ -84,30 +94,31 @@ class Signals:
     def on_early(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called once, from another thread, when a signal asks to end before a command runs.
 
-        A signal that came before this call counts: then ``callback`` is called at once, by the caller.
+        A signal that came before this call counts: one that ``received`` tells of has ``callback`` called at once, by
+        the caller. Raises ``DislockError`` when no thread is to be had.
         """
         with self._lock:
             self._callback = callback
             late = self.received is not None
         if late:
             callback()
+        else:
+            self._listen(self._ending, self._note_early)
 
-    def listen_early(self) -> None:
-        """Watch for a signal that asks to end before a command runs."""
-        self._listen(self._ending, self._note_early)
-
-    def listen(self, deliver: Callable[[int, bool], None]) -> None:
+    def listen(self, deliver: Deliver) -> None:
         """Hand every signal to ``deliver(number, from_kernel)``, called in another thread.
 
         ``from_kernel`` is True when the terminal sent it to the whole foreground group. Systems that do not say
         who sent a signal (macOS) pass True for INT and QUIT, which hardly anything but a terminal sends.
+
+        After ``on_early`` this cannot fail; else it raises ``DislockError`` when no thread is to be had.
         """
         self._listen(self._all, deliver)
 
     def stop(self) -> int | None:
         """Stop listening. Returns the signal that asked to end, received or still pending, or None.
 
-        From here on signals stay pending, until somebody listens again or this object is left.
+        From here on signals stay pending, until somebody listens again.
         """
         self.halt()
         if self.received is None:
@@ -125,33 +136,41 @@ class Signals:
 
     def halt(self) -> None:
         """Stop listening, and leave what arrives pending."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        self._stopping = True
-        if thread.is_alive() and thread.ident is not None:
-            signal.pthread_kill(thread.ident, _WAKE)
-        thread.join()
+        if self._thread is not None:
+            self._listen(frozenset(), self._note_early)
 
     def dispositions(self) -> list[Disposition]:
         """What a command's signal dispositions must be set to before its exec."""
         return inherited() + ([(signal.SIGCHLD, signal.SIG_IGN)] if self._chld_ignored else [])
 
-    def _listen(self, numbers: frozenset[int], deliver: Callable[[int, bool], None]) -> None:
-        self.halt()
-        self._stopping = False
-        self._thread = threading.Thread(
-            target=self._run, args=(numbers | {_WAKE}, deliver), name="dislock-signals", daemon=True
-        )
-        self._thread.start()
+    def _listen(self, numbers: frozenset[int], deliver: Deliver) -> None:
+        task = _Task(numbers | {_WAKE}, deliver)
+        self._give(task)
+        if self._thread is None:
+            # The same one for the whole run: later there may be none to be had, and a command that runs would have to
+            # be ended for want of it.
+            thread = threading.Thread(target=self._run, name="dislock-signals", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # Not loaded before: until this module is there, nothing is held back.
+                from dislock.errors import DislockError
 
-    def _run(self, numbers: frozenset[int], deliver: Callable[[int, bool], None]) -> None:
-        while True:
-            number, from_kernel = _next(numbers)
+                raise DislockError(f"no thread for signals: {error} (a limit on processes, or on memory)") from error
+            self._thread = thread
+        task.begun.wait()
+
+    def _give(self, task: _Task | None) -> None:
+        self._task = task
+        if self._thread is not None and self._thread.ident is not None:
+            signal.pthread_kill(self._thread.ident, _WAKE)
+
+    def _run(self) -> None:
+        while (task := self._task) is not None:
+            task.begun.set()
+            number, from_kernel = _next(task.numbers)
             if number != _WAKE:
-                deliver(number, from_kernel)
-            elif self._stopping:
-                return
+                task.deliver(number, from_kernel)
 
     def _note_early(self, number: int, _from_kernel: bool) -> None:
         with self._lock:
@@ -161,6 +180,15 @@ class Signals:
             callback = self._callback
         if callback is not None:
             callback()
+
+
+class _Task:
+    """What the listening thread is to listen for."""
+
+    def __init__(self, numbers: frozenset[int], deliver: Deliver) -> None:
+        self.numbers = numbers
+        self.deliver = deliver
+        self.begun = threading.Event()  #: set when the thread waits for nothing else any more
 
 
 def inherited() -> list[Disposition]:

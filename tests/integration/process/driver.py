@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dislock.errors import Loss, LossReason
-from dislock.runner import Interrupted, NotStarted, Signals, become, supervise
+from dislock.runner import Beginning, Interrupted, NotStarted, Signals, become, supervise
 from dislock.signals import die_of_interrupt
 
 
@@ -63,14 +63,22 @@ def main() -> int:
         try:
             if options.get("mode") == "become":
                 become(command, environment, signals)
-            ended = supervise(command, environment=environment, signals=signals, subscribe=subscribe, kill_grace=grace)
+            beginning = Beginning()
+            ended = supervise(
+                command,
+                environment=environment,
+                signals=signals,
+                subscribe=subscribe,
+                kill_grace=grace,
+                beginning=beginning,
+            )
         except Interrupted as error:
             report(interrupted=error.number)
             return 128 + error.number
         except NotStarted as error:
             report(not_started=error.code, message=error.message)
             return error.code
-        report(code=ended.code, lost=ended.lost, started=ended.started)
+        report(code=ended.code, lost=ended.lost, begun=beginning.happened)
         if ended.interrupted:
             die_of_interrupt()
         return 75 if ended.lost else ended.code

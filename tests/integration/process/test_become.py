@@ -66,6 +66,21 @@ print("good")
     assert run([sys.executable, "-W", "error", "-c", code]) == (0, "good\n")
 
 
+def test_command_that_does_not_exist_where_no_thread_is_to_be_had() -> None:
+    code = """
+import threading
+from dislock.runner import NotStarted, Signals, become
+with Signals() as signals:
+    signals.on_early(lambda: None)
+    threading.stack_size(1 << 46)
+    try:
+        become(["/no/such/command"], None, signals)
+    except NotStarted as error:
+        print(error.code)
+"""
+    assert run([sys.executable, "-c", code]) == (0, "127\n")
+
+
 def test_signal_that_is_pending_when_the_command_would_start() -> None:
     """Arrived, and not yet taken by the listening thread: the last look finds it."""
     code = f"""

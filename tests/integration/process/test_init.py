@@ -23,7 +23,8 @@ def _possible() -> bool:
     return subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode == 0
 
 
-pytestmark = pytest.mark.skipif(not _possible(), reason="no PID namespaces to be had")
+needs_namespaces = pytest.mark.skipif(not _possible(), reason="no PID namespaces to be had")
+pytestmark = needs_namespaces
 
 
 def first(*command: str, **options: object) -> list[str]:

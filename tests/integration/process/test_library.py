@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dislock.errors import Loss, LossReason
-from dislock.runner import Ended, NotStarted, supervise
+from dislock.runner import Beginning, Ended, NotStarted, supervise
 from tests.integration.process.harness import (
     PATIENCE,
     ROOT,
@@ -29,9 +29,15 @@ from tests.integration.process.harness import (
 WITNESS = str(Path(__file__).with_name("witness.py"))
 
 
-def supervised(*command: str, grace: float = 20.0, **options: object) -> Ended:
-    subscribe: Callable[[Callable[[Loss], None]], None] | None = options.get("subscribe")  # type: ignore[assignment] # test
-    return supervise(command, environment=None, signals=None, subscribe=subscribe, kill_grace=grace)
+def supervised(
+    *command: str,
+    grace: float = 20.0,
+    subscribe: Callable[[Callable[[Loss], None]], None] | None = None,
+    beginning: Beginning | None = None,
+) -> Ended:
+    return supervise(
+        command, environment=None, signals=None, subscribe=subscribe, kill_grace=grace, beginning=beginning
+    )
 
 
 def test_from_the_main_thread_and_from_another() -> None:
@@ -74,8 +80,9 @@ def test_process_is_left_as_it_was() -> None:
 
 def test_loss_before_and_after_the_start(tmp_path: Path) -> None:
     loss = Loss(LossReason.TAKEN, "taken", 20.0)
-    ended = supervised("touch", str(tmp_path / "ran"), subscribe=lambda lose: lose(loss))
-    assert (ended.lost, ended.started) == (True, False)
+    beginning = Beginning()
+    ended = supervised("touch", str(tmp_path / "ran"), subscribe=lambda lose: lose(loss), beginning=beginning)
+    assert (ended, beginning.happened) == (Ended(128 + signal.SIGTERM, lost=True), False)
     assert not (tmp_path / "ran").exists()
 
     def lose_later(lose: Callable[[Loss], None]) -> None:

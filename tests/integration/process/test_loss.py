@@ -34,7 +34,7 @@ def test_loss_ends_the_command_and_its_group(tmp_path: Path) -> None:
         wait_words(tmp_path / "member", "SIGTERM")
         assert wrapper.wait(PATIENCE) == 75
         wait_gone(member)
-    assert reported(report) == {"pid": wrapper.pid, "code": 40, "lost": True, "started": True}
+    assert reported(report) == {"pid": wrapper.pid, "code": 40, "lost": True, "begun": True}
 
 
 def test_command_that_does_not_listen_is_killed_with_its_group(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_loss_before_the_start_starts_nothing(tmp_path: Path) -> None:
     report, ran = tmp_path / "report", tmp_path / "ran"
     with running(driver("touch", str(ran), lose="now", report=report)) as wrapper:
         assert wrapper.wait(PATIENCE) == 75
-    assert reported(report) == {"pid": wrapper.pid, "code": 143, "lost": True, "started": False}
+    assert reported(report) == {"pid": wrapper.pid, "code": 143, "lost": True, "begun": False}
     assert not ran.exists()
 
 
