@@ -206,6 +206,23 @@ def test_only_under_read_committed_does_a_waiter_see_what_the_holder_did(
         assert second.scalar(text("SELECT note FROM payment WHERE id = 0")) == note
 
 
+def test_in_a_deferrable_transaction_even_a_free_lock_can_wait_for_a_snapshot(
+    engine: Engine, meanwhile: Meanwhile, observer: Observer
+) -> None:
+    # The documented caveat. Under READ COMMITTED nothing waits for a writer here.
+    locker = PgAdvisoryLock(["users", 1])
+    serializable = engine.execution_options(isolation_level="SERIALIZABLE")
+    deferrable = serializable.execution_options(postgresql_readonly=True, postgresql_deferrable=True)
+    with Session(serializable) as writer, Session(deferrable) as reader:
+        writer.execute(text("UPDATE payment SET note = 'paid' WHERE id = 0"))
+        trying = meanwhile(locker.lock_immediate, reader)
+        observer.until(
+            lambda: observer.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SafeSnapshot'") == 1
+        )
+        writer.commit()
+        assert trying.result(20)
+
+
 def test_one_instance_serves_many_threads(engine: Engine, meanwhile: Meanwhile) -> None:
     locker = PgAdvisoryLock(["users", 1])
 
