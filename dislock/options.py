@@ -227,9 +227,9 @@ OPTIONS = (
         "LOCK_KILL_GRACE_SECONDS",
         "--kill-grace",
         "SECONDS",
-        "After a lost lease, the time between SIGTERM and SIGKILL; cut to a third of the TTL when the lease runs out by "
-        "the clock. A signal that dislock itself gets is passed on, and starts no timer; what the command then leaves "
-        "of its process group is killed this long after its end.",
+        "After a lost lease, the time between SIGTERM and SIGKILL; cut to a third of the TTL when the lease runs out "
+        "by the clock. A signal that dislock itself gets is passed on, and starts no timer; what the command then "
+        "leaves of its process group is killed this long after its end.",
         seconds(),
         "10",
     ),
