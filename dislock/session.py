@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from dislock.context import LockContext
 from dislock.drivers import clock
-from dislock.errors import Loss, LossReason
+from dislock.errors import DislockError, Loss, LossReason
 from dislock.planning import Planned, View, crashed, normalize_strategies, refuse_deferred
 from dislock.protocol import Protocol
 from dislock.slots import Slot
@@ -81,10 +81,12 @@ class Holding:
             if held and self._protocol.lease:
                 self._keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
                 self._keeper.start()
-        except BaseException:
+        except BaseException as error:
             # Interrupted between two steps, or no thread to be had: what is still held is held for nobody.
             if self._stop_keeping():
                 self._driver.run(self._protocol.release(started=False))
+            if isinstance(error, RuntimeError) and not isinstance(error, DislockError):
+                raise DislockError(f"no thread to be had for renewing the lease: {error}") from None
             raise
         return held
 

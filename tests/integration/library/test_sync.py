@@ -335,6 +335,22 @@ def test_a_second_ctrl_c_while_leaving_frees_the_lease_first(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("dislock")]
 
 
+def test_without_a_thread_for_renewals_there_is_no_lease(
+    make: MakeContext, live: Callable[[], set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def scarce(self: threading.Thread) -> None:
+        if self.name == "dislock-renewal":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    with pytest.raises(DislockError, match="no thread"), acquire_locks(make(), BOTH):
+        pytest.fail("entered")
+    assert live() == set()
+
+
 def test_a_function_around_a_coroutine_function_is_refused_at_its_call(make: MakeContext) -> None:
     async def body() -> None:
         pytest.fail("without its lock")
