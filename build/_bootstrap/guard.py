@@ -10,11 +10,15 @@ if sys.version_info < (3, 10):  # noqa: UP036 - older ones are what this is for
 if "text" in globals():
     text = globals()["text"]  # the launcher's
     start = len(text) - int("@START@")
-    # -c put the working directory first.
-    del sys.path[0], sys.argv[0]
-    place = sys.modules["_bootstrap.place"] = type(sys)("_bootstrap.place")
-    exec(compile(text[start - int("@PLACE@") : start], "dislock.pyz/place.py", "exec"), place.__dict__)
-    exec(place.compiled() or compile(text[start:], "dislock.pyz/start.py", "exec"))
+    try:
+        # -c put the working directory first.
+        del sys.path[0], sys.argv[0]
+        place = sys.modules["_bootstrap.place"] = type(sys)("_bootstrap.place")
+        exec(compile(text[start - int("@PLACE@") : start], "dislock.pyz/place.py", "exec"), place.__dict__)
+        exec(place.compiled() or compile(text[start:], "dislock.pyz/start.py", "exec"))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    globals()["main"](launched=True)
 else:
     try:
         from _bootstrap.start import main

@@ -181,25 +181,30 @@ def isolate(archive: str, *, keep_packages: bool) -> None:
 
 
 def main(*, launched: bool) -> None:
+    script = sys.argv[1:2] == ["--python"]
+    try:
+        archive = prepare(launched, script)
+        if not script:
+            from dislock.cli import entry
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None  # nothing was started; from `entry` on, signals are held back
+    if script:
+        cold(archive, "script").run()
+    else:
+        entry()
+
+
+def prepare(launched: bool, script: bool) -> str:
+    """See to environment, path and cache. The file's own path."""
     occupy_closed_descriptors()
     original = restore_environment() if launched else None
     archive = os.path.abspath(sys.argv[0])
-    script = sys.argv[1:2] == ["--python"]
     isolate(archive, keep_packages=script)
     folder = locate(archive)
     sys.path.insert(0, folder + "/site-packages")
     sys.meta_path.insert(0, Later(archive, folder))
-    if script:
-        cold(archive, "script").run()
-        return
-    if original is not None:
+    if original is not None and not script:
         import dislock.settings
 
         dislock.settings.original_environment = lambda: dict(original)
-    from dislock.cli import entry
-
-    entry()
-
-
-if __name__ == "__main__":
-    main(launched=True)
+    return archive

@@ -61,10 +61,12 @@ def main() -> None:
     if "SSL_CERT_FILE" not in os.environ and not any(map(os.path.isfile, CERTIFICATES)):
         # For sslrootcert=system. The command does not get it: its environment is read from /proc.
         os.environ["SSL_CERT_FILE"] = f"{ROOT}/ssl/cert.pem"
-    if hidden:
-        reveal_to_command()
-    from dislock.cli import entry
-
+    try:
+        if hidden:
+            reveal_to_command()
+        from dislock.cli import entry
+    except KeyboardInterrupt:
+        sys.exit(130)  # nothing was started; from `entry` on, signals are held back
     entry()
 
 

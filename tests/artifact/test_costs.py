@@ -49,6 +49,9 @@ def test_help_version_and_mistakes_load_no_library(traced: Zipapp, argv: list[st
     assert imported(ran).isdisjoint({"zipfile", "shutil", "runpy", "site", "pkgutil"})
 
 
+MARKED = "def main(launched): print('compiled before')"
+
+
 @pytest.fixture
 def marked(zipapp: Zipapp) -> Path:
     """The program as the first start compiled it, changed so that it says where it came from."""
@@ -57,7 +60,7 @@ def marked(zipapp: Zipapp) -> Path:
     until(lambda: (cache / ".lock").stat().st_size == 0, what="the note that the cache is on the disk")
     program = cache / "start"
     magic = program.read_bytes()[:4]
-    program.write_bytes(magic + marshal.dumps(compile("print('compiled before')", "marked", "exec")))
+    program.write_bytes(magic + marshal.dumps(compile(MARKED, "marked", "exec")))
     return program
 
 

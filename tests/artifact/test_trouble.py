@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.artifact.support import STRANGER, Zipapp, lock, on_the_disk, one_line, patched, temporary_folders
+from tests.artifact.support import STRANGER, Zipapp, finish, lock, on_the_disk, one_line, patched, temporary_folders
 from tests.artifact.test_cache import as_root, in_mounts
 from tests.support.contract import Ran
 from tests.support.need import need_program
@@ -117,3 +120,21 @@ def test_a_system_that_is_not_linux(zipapp: Zipapp, python: str, proc: str) -> N
         assert (ran.code, ran.err) == (0, "")
         assert ran.out.startswith(str(zipapp.root))
     on_the_disk(zipapp)
+
+
+def test_an_interrupt_of_a_start_that_waits_to_unpack(zipapp: Zipapp) -> None:
+    """Nothing was started: 130, as for every interrupt before that, and not a word."""
+    zipapp.root.mkdir(parents=True, mode=0o700)
+    unpacking = zipapp.root / ".unpacking"
+    with unpacking.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process = zipapp.start("DATABASE_URL", "true")
+        until(lambda: unpacking in opened(process.pid), what="the wait")
+        process.send_signal(signal.SIGINT)
+        ran = finish(process)
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+def opened(pid: int) -> list[Path]:
+    """The files that a process has open."""
+    return [Path(file.path) for file in psutil.Process(pid).open_files()]
