@@ -22,6 +22,8 @@ if "text" in globals():
 else:
     try:
         from _bootstrap.start import main
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError:
         raise
     except Exception as reason:  # noqa: BLE001 - each way in which a changed archive cannot be read

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from types import CodeType
 
 BUILD = "@BUILD@"
+# Root's on every system (the Filesystem Hierarchy Standard).
+SYSTEM = ("/", "/dev", "/dev/shm", "/home", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var", "/var/cache", "/var/tmp")
 
 
 class UnsafeError(Exception):
@@ -74,18 +76,23 @@ def check(folder: str) -> str:
     place = "/"
     # From the top: what has been looked at keeps others from exchanging what is looked at next.
     for name in os.path.realpath(folder).split("/")[1:]:
-        # Nobody can rename what is not theirs in a sticky folder such as /tmp; the cache itself must be private.
-        refuse_others(place, sticky_will_do=True)
+        refuse_others(place, above=True)
         place = os.path.join(place, name)
     refuse_others(place)
     return place
 
 
-def refuse_others(place: str, *, sticky_will_do: bool = False) -> None:
+def refuse_others(place: str, *, above: bool = False) -> None:
+    """UnsafeError: somebody else can change what is in this folder, or exchange it. The cache's own must be private."""
     found = os.lstat(place)
-    if found.st_uid not in (0, os.geteuid()):
+    # In a user namespace without the host's root, its folders show as the same account's as those of all others
+    # outside of it, so it is their places that tell. Whoever owns / can exchange the interpreter, too.
+    if found.st_uid not in (0, os.geteuid()) and not (
+        above and place in SYSTEM and found.st_uid == os.lstat("/").st_uid
+    ):
         raise UnsafeError(f"{place} belongs to another user (uid {found.st_uid})")
-    if found.st_mode & 0o022 and not (sticky_will_do and found.st_mode & stat.S_ISVTX):
+    # Nobody can rename what is not theirs in a sticky folder such as /tmp.
+    if found.st_mode & 0o022 and not (above and found.st_mode & stat.S_ISVTX):
         raise UnsafeError(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})")
 
 

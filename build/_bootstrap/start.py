@@ -33,18 +33,23 @@ def fail(sentence: str, code: int = 2) -> NoReturn:
 
 
 def restore_environment() -> dict[bytes, bytes] | None:
-    """Undo what the launcher's shell did to the environment. None: it could not be kept (no /proc, no od)."""
+    """Undo what the launcher's shell did to the environment. None: it could not be kept (no /proc, no fitting od)."""
     parts: list[str] = []
-    while part := os.environ.pop(f"DISLOCK_ENVIRON_{len(parts)}", None):
+    while (part := os.environ.pop(f"DISLOCK_ENVIRON_{len(parts)}", None)) is not None:
         parts.append(part)
     if not parts:
         return None
+    try:
+        entries = bytes.fromhex(" ".join(parts)).split(b"\0")
+    except ValueError:
+        return None
     original: dict[bytes, bytes] = {}
-    for entry in bytes.fromhex(" ".join(parts)).split(b"\0"):
+    for entry in entries:
         name, equals, value = entry.partition(b"=")
-        if equals:
+        # Wine leaves a name that is empty; putenv and unsetenv refuse it.
+        if equals and name:
             original.setdefault(name, value)
-    for name in os.environb.keys() - original.keys():
+    for name in os.environb.keys() - original.keys() - {b""}:
         del os.environb[name]
     for name, value in original.items():
         if os.environb.get(name) != value:
@@ -91,7 +96,10 @@ def ready(root: str, archive: str) -> str:
         except OSError:
             return folder
         if found.st_size:
-            cold(archive, "tidy").in_background(os.path.dirname(folder), folder)
+            try:
+                load(archive, "tidy").in_background(os.path.dirname(folder), folder)
+            except Exception:  # noqa: BLE001, S110 - this start needs nothing of the archive, whatever is wrong with it
+                pass
     return folder
 
 
@@ -112,17 +120,29 @@ def can_execute(folder: str) -> bool:
     return not flags.f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS and FreeBSD have no name for it
 
 
-def cold(archive: str, name: str) -> ModuleType:
+class ReplacedError(Exception):
+    """The archive is of another build by now."""
+
+
+def load(archive: str, name: str) -> ModuleType:
     """A module that few starts need, out of the archive."""
     sys.path.insert(0, archive)
     try:
         if __import__("_bootstrap.start", fromlist=["BUILD"]).BUILD != BUILD:
-            fail(f"{archive} was replaced while it ran", 1)
+            raise ReplacedError
         return __import__(f"_bootstrap.{name}", fromlist=["start"])
-    except Exception as reason:  # noqa: BLE001 - each way in which half an archive, or a changed one, cannot be read
-        fail(f"{archive} is damaged ({reason}): copy it anew", 1)
     finally:
         sys.path.remove(archive)
+
+
+def cold(archive: str, name: str) -> ModuleType:
+    """The same, for a start that cannot go on without it."""
+    try:
+        return load(archive, name)
+    except ReplacedError:
+        fail(f"{archive} was replaced while it ran", 1)
+    except Exception as reason:  # noqa: BLE001 - each way in which half an archive, or a changed one, cannot be read
+        fail(f"{archive} is damaged ({reason}): copy it anew", 1)
 
 
 def locate(archive: str) -> str:
@@ -168,11 +188,21 @@ class Later:
         return None
 
 
+def absolute(path: str) -> str:
+    """Relative as it is where the working directory is gone, as in `site`."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return path
+
+
 def isolate(archive: str, *, keep_packages: bool) -> None:
     """For `python3 dislock.pyz`: take off the path what the launcher's -I and -S never put on it."""
     ours = {archive, sys.argv[0]}
-    if not keep_packages:
-        ours.update(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    if not keep_packages and (given := os.environ.get("PYTHONPATH")):
+        # `site` has made the path's entries absolute.
+        ours.update(absolute(entry) for entry in given.split(os.pathsep))
+        ours.update(entry for entry in sys.path if absolute(entry) in ours)
     sys.path[:] = [
         entry
         for entry in sys.path
@@ -198,7 +228,9 @@ def prepare(launched: bool, script: bool) -> str:
     """See to environment, path and cache. The file's own path."""
     occupy_closed_descriptors()
     original = restore_environment() if launched else None
-    archive = os.path.abspath(sys.argv[0])
+    archive = absolute(sys.argv[0])
+    if not os.path.isabs(archive):
+        fail(f"the working directory is gone: start {archive} by its absolute path")
     isolate(archive, keep_packages=script)
     folder = locate(archive)
     sys.path.insert(0, folder + "/site-packages")

@@ -12,6 +12,7 @@ from contextlib import suppress
 from _bootstrap import start
 
 ABANDONED = 3600  # s after which a half-made folder that nobody holds is nobody's
+KEEP = b"k"
 TRIES = 20
 UNUSED = 30 * start.DAY
 
@@ -29,11 +30,19 @@ def remove_at_end(folder: str) -> int:
     """Remove `folder` when the descriptor returned is closed: on exit, on exec, on a kill. OSError: nobody will."""
 
     def wait(parent: int) -> None:
-        while os.read(parent, 1):
-            pass
+        while told := os.read(parent, 1):
+            if told == KEEP:
+                return
         remove(folder)
 
-    return apart(wait)
+    return apart(wait, to_the_end=True)
+
+
+def keep(end: int) -> None:
+    """Remove nothing after all: another account could have put something of this one's in that place."""
+    with suppress(OSError):
+        os.write(end, KEEP)
+    os.close(end)
 
 
 def remove(folder: str) -> None:
@@ -47,10 +56,11 @@ def remove(folder: str) -> None:
         time.sleep(0.05)
 
 
-def apart(task: Callable[[int], None]) -> int:
+def apart(task: Callable[[int], None], *, to_the_end: bool = False) -> int:
     """Run the task in a grandchild: the command that this process may become has no child that it did not start.
 
     The task is given the end of a pipe that reads as ended when this process has gone; what is returned is the other.
+    Only a task that is needed `to_the_end` outlives a request to leave: systemd waits for each process of a unit.
     OSError: there can be no process, or it has ended already.
     """
     parent, end = os.pipe()
@@ -64,8 +74,12 @@ def apart(task: Callable[[int], None]) -> int:
         try:
             os.setsid()
             if not os.fork():
-                for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    signal.signal(ignored, signal.SIG_IGN)
+                for request in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    if to_the_end:
+                        signal.signal(request, signal.SIG_IGN)
+                    elif callable(signal.getsignal(request)):
+                        # The handler of a script that imports something.
+                        signal.signal(request, signal.SIG_DFL)
                 os.chdir("/")
                 close_all_but(parent)
                 task(parent)

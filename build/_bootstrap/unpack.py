@@ -78,15 +78,33 @@ def temporary(archive: str, why: list[str]) -> str:
 
 @private()
 def later(archive: str, folder: str, part: str) -> str:
-    """The path entry of a part that stays in the archive until it is imported."""
-    if not os.access(folder, os.W_OK):
-        folder = any_temporary_folder()
-    place = f"{folder}/{part}"
-    cached = os.path.basename(folder) == key()
+    """The path entry of a part that stays in the archive until it is imported. Where there is no room for it, exit."""
+    why: list[str] = []
+    packed = Archive(archive).read(f"later/{part}.zip")
+    if os.access(folder, os.W_OK):
+        try:
+            return join(folder, archive, part, packed)
+        except OSError as reason:
+            why.append(f"{folder}: {reason.strerror or reason}")
+    for base in temporary_places():
+        end = -1
+        try:
+            made, end = temporary_folder(base)
+            return join(made, archive, part, packed)
+        except (OSError, UnsafeError) as reason:
+            if end >= 0:
+                os.close(end)
+            why.append(f"{base}: {getattr(reason, 'strerror', '') or reason}")
+    return start.fail(f"no place to unpack {part} to ({'; '.join(why)})", 1)
+
+
+def join(folder: str, archive: str, part: str, packed: bytes) -> str:
+    """Unpack a part beside what is in the folder already."""
     import zipfile
 
-    packed = io.BytesIO(Archive(archive).read(f"later/{part}.zip"))
-    with new_folder(folder) as new, zipfile.ZipFile(packed) as inner:
+    place = f"{folder}/{part}"
+    cached = os.path.basename(folder) == key()
+    with new_folder(folder) as new, zipfile.ZipFile(io.BytesIO(packed)) as inner:
         for name in inner.namelist():
             write(f"{new}/{name}", inner.read(name))
         if cached:
@@ -113,21 +131,18 @@ def temporary_places() -> Iterable[str]:
 def temporary_folder(base: str) -> tuple[str, int]:
     """A folder of this process's own, and what keeps it there. OSError and UnsafeError: `base` has none for it."""
     made = f"{base}/dislock-{os.urandom(8).hex()}"
-    os.mkdir(made)
+    # First the process that removes it: without one, or if this process ended in between, it would be left behind.
+    end = tidy.remove_at_end(made)
     try:
-        folder = check(made)
-        # Without a process that removes it, there is none: it would be left behind.
-        return folder, tidy.remove_at_end(folder)
+        os.mkdir(made)
+        try:
+            return check(made), end
+        except (OSError, UnsafeError):
+            os.rmdir(made)
+            raise
     except (OSError, UnsafeError):
-        os.rmdir(made)
+        tidy.keep(end)
         raise
-
-
-def any_temporary_folder() -> str:
-    for base in temporary_places():
-        with suppress(OSError, UnsafeError):
-            return temporary_folder(base)[0]
-    return start.fail("no place to unpack SQLAlchemy to: neither the cache nor /tmp can be written", 1)
 
 
 def fill(folder: str, place: str, archive: str) -> None:

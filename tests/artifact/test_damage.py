@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.artifact.support import SHELLS, Zipapp, on_the_disk, one_line, shell
+from tests.artifact.support import SHELLS, Zipapp, lock, on_the_disk, one_line, shell
 from tests.support.contract import Ran
 
 
@@ -20,8 +22,8 @@ def parts(pyz: Path) -> dict[str, int]:
     return {
         "shebang": 11,
         "say": content.index(b"say()") + 20,
-        "in the loop": content.index(b"for folder in $absolute") + 5,
-        "before exec": content.index(b'exec "$python"'),
+        "in the loop": content.index(b"for _dislock_folder in $_dislock_absolute") + 5,
+        "before exec": content.index(b'exec "$_dislock_python"'),
         "after exec": content.index(b'"$0" "$@"') + 10,
         "guard": content.index(b"\n# Any Python"),
         "in guard": content.index(b"sys.exit(2)") + 12,
@@ -110,3 +112,14 @@ class TestDamaged:
             # Damaged text may have made Python warn of it.
             one_line(Ran(ran.code, "", ran.err.splitlines(True)[-1]), 1, "damaged", str(zipapp.file))
             assert "Traceback" not in ran.err
+
+    @pytest.mark.parametrize("member", ["tidy.py", "start.py"])
+    def test_a_start_that_needs_it_beside_the_run_only(self, zipapp: Zipapp, member: str) -> None:
+        assert zipapp.run("--version").code == 0
+        on_the_disk(zipapp)
+        lock(zipapp).write_bytes(Path("/proc/sys/kernel/random/boot_id").read_bytes().strip())
+        # So long ago that the process that sees to the disk must have been killed.
+        os.utime(lock(zipapp), (time.time() - 3600,) * 2)
+        self.damage(zipapp, member, b"\0" * 100)
+        ran = zipapp.run("--version")
+        assert (ran.code, ran.out[:8], ran.err) == (0, "dislock ", "")

@@ -6,11 +6,15 @@ import marshal
 import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.artifact.support import NOBODY, Zipapp, finish, on_the_disk, one_line, patched, start
+from tests.artifact.support import NOBODY, STRANGER, Zipapp, finish, on_the_disk, one_line, patched, start
+from tests.support.contract import Ran
+from tests.support.need import need
 from tests.support.wait import until
 
 as_root = pytest.mark.skipif("os.geteuid() != 0", reason="needs root: folders of other accounts")
@@ -157,3 +161,56 @@ class TestRecipes:
         # Compiled by root, for everybody.
         assert Path(bytecode).stat().st_uid == 0
         assert Path(bytecode).stat().st_mode & 0o044 == 0o044
+
+
+@as_root
+class TestUserNamespaceWithoutTheHostsRoot:
+    """All accounts outside of it show as one there, root as well as others."""
+
+    @pytest.fixture
+    def place(self) -> Iterator[Path]:
+        """A folder right in /tmp."""
+        folder = Path(tempfile.mkdtemp(prefix="namespace-", dir="/tmp"))
+        os.chown(folder, STRANGER, STRANGER)
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def where(self, zipapp: Zipapp, place: Path) -> Ran:
+        inside = ["unshare", "--user", "--map-root-user"]
+        process = start([*inside, "true"], zipapp.environment, Path("/"), STRANGER)
+        need(finish(process).code == 0, "accounts cannot make user namespaces here")
+        return zipapp.run("--python", "-c", WHERE, command=inside, uid=STRANGER, DISLOCK_CACHE=str(place))
+
+    def test_ones_own_folder(self, zipapp: Zipapp, place: Path) -> None:
+        for _ in range(2):
+            ran = self.where(zipapp, place)
+            assert (ran.code, ran.err) == (0, "")
+            assert ran.out.startswith(str(place))
+
+    def test_a_temporary_folder(self, zipapp: Zipapp) -> None:
+        ran = self.where(zipapp, Path("/nowhere"))
+        assert ran.code == 0
+        assert ran.out.startswith("/tmp/dislock-")
+
+    def test_below_anothers(self, zipapp: Zipapp, place: Path) -> None:
+        os.chown(place, NOBODY, NOBODY)
+        below = place / "cache"
+        below.mkdir(mode=0o700)
+        os.chown(below, STRANGER, STRANGER)
+        one_line(self.where(zipapp, below), 2, "DISLOCK_CACHE", f"{place} belongs to another user")
+
+    def test_anothers(self, zipapp: Zipapp, place: Path) -> None:
+        os.chown(place, NOBODY, NOBODY)
+        one_line(self.where(zipapp, place), 2, "DISLOCK_CACHE", f"{place} belongs to another user")
+
+
+@pytest.mark.parametrize("path", [".", ":", "{}/", "{}/bin/..", "/nowhere:./"])
+def test_python_in_front_with_a_strange_path_for_modules(zipapp: Zipapp, python: str, path: str) -> None:
+    """Its entries are on Python's own path in another spelling."""
+    hostile = "import os; os.write(1, b'hostile'); raise SystemExit(99)\n"
+    for name in ("argparse", "dataclasses", "logging", "shlex", "zipfile"):
+        (zipapp.folder / f"{name}.py").write_text(hostile)
+    for arguments in (["--help"], ["DATABASE_URL", "true"]):
+        ran = zipapp.run(*arguments, command=[python], PYTHONPATH=path.format(zipapp.folder))
+        assert "hostile" not in ran.out
+        assert ran.code in (0, 2)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.artifact.support import SHELLS, Zipapp, one_line, shell
+from tests.artifact.support import PLAIN_PATH, SHELLS, Zipapp, finish, one_line, shell, start
+from tests.support.need import need
 
 
 @pytest.mark.parametrize("name", SHELLS)
@@ -80,3 +83,68 @@ print(large, "DISLOCK_ENVIRON_0" in os.environ)
             env={**zipapp.environment, **large}, capture_output=True, check=False, text=True,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (0, "300000 False\n"), done
+
+
+ENVIRONMENT = "import os; print(sorted(os.environb.items()))"
+#: Starts a program with an environment that no Python would make.
+NAMELESS = """
+import ctypes, os, sys
+strings = lambda given: (ctypes.c_char_p * (len(given) + 1))(*given, None)
+environment = [name + b"=" + value for name, value in os.environb.items()] + [b"=x", b"=C:=y"]
+arguments = [os.fsencode(argument) for argument in sys.argv[1:]]
+ctypes.CDLL(None).execve(arguments[0], strings(arguments), strings(environment))
+"""
+
+
+@pytest.mark.parametrize("name", SHELLS)
+class TestOddEnvironment:
+    def test_nothing_in_it(self, pyz: Path, name: str) -> None:
+        need(any(Path(f"{folder}/python3").exists() for folder in PLAIN_PATH.split(":")), "no Python in /usr/bin")
+        ran = finish(start([*shell(name), str(pyz), "--python", "-c", ENVIRONMENT], {}, Path("/")))
+        assert (ran.code, ran.out, ran.err) == (0, "[]\n", "")
+
+    def test_a_name_that_is_empty(self, zipapp: Zipapp, python: str, name: str) -> None:
+        ran = zipapp.run("--version", command=[python, "-c", NAMELESS, *shell(name)])
+        assert (ran.code, ran.out[:8], ran.err) == (0, "dislock ", "")
+
+    @pytest.mark.parametrize("said", ["gibberish", "zz", "", "00 4"])
+    def test_an_od_that_is_another_program(self, zipapp: Zipapp, name: str, said: str) -> None:
+        folder = zipapp.folder / "first"
+        folder.mkdir()
+        (folder / "od").write_text(f"#!/bin/sh\necho '{said}'\n")
+        (folder / "od").chmod(0o755)
+        path = f"{folder}:{zipapp.environment['PATH']}"
+        code = "import os; print(os.environ['PLAIN'], [name for name in os.environ if 'ENVIRON' in name])"
+        ran = zipapp.run("--python", "-c", code, command=shell(name), PATH=path, PLAIN="value")
+        assert (ran.code, ran.out, ran.err) == (0, "value []\n", "")
+
+    def test_a_function_called_od(self, zipapp: Zipapp, name: str) -> None:
+        zipapp.environment |= {"BASH_FUNC_od%%": "() {  echo 41; }", "with-dash": "x"}
+        ran = zipapp.run("--python", "-c", "import os; print(os.environ['with-dash'])", command=shell(name))
+        assert (ran.code, ran.out, ran.err) == (0, "x\n", "")
+
+    def test_the_launchers_variables_where_it_cannot_be_copied(self, zipapp: Zipapp, name: str) -> None:
+        names = ("absolute", "folder", "python", "name", "part", "bytes")
+        zipapp.environment |= dict.fromkeys(names, "mine") | {f"LARGE_{n}": "x" * 50_000 for n in range(9)}
+        code = f"import os; print([os.environ[name] for name in {names}])"
+        ran = zipapp.run("--python", "-c", code, command=shell(name))
+        assert (ran.code, ran.out, ran.err) == (0, f"{['mine'] * len(names)}\n", "")
+
+    def test_bashs_variable(self, zipapp: Zipapp, python: str, name: str) -> None:
+        """Which shell it is cannot be told by that: what a shell does without the first Python is still done."""
+        folder = zipapp.folder / "both"
+        folder.mkdir()
+        (folder / "python3.15").write_text("#!/no/such/interpreter\n")
+        (folder / "python3.15").chmod(0o755)
+        ran = zipapp.run("--version", command=shell(name), BASH_VERSION="5.2")
+        assert (ran.code, ran.out[:8], ran.err) == (0, "dislock ", "")
+        (folder / "python3.10").symlink_to(python)
+        ran = zipapp.run("--version", command=shell(name), PATH=str(folder), BASH_VERSION="5.2")
+        assert (ran.code, ran.out[:8]) == (0, "dislock ")
+        assert "shopt" not in ran.err
+
+
+def test_a_shell_that_finds_the_file_on_path(zipapp: Zipapp) -> None:
+    path = f"{zipapp.folder}:{os.environ['PATH']}"
+    process = start([*shell("bash"), "dislock.pyz", "--version"], {**zipapp.environment, "PATH": path}, Path("/"))
+    one_line(finish(process), 2, "cannot find itself as dislock.pyz")

@@ -12,7 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.artifact.support import STRANGER, Zipapp, finish, lock, on_the_disk, one_line, patched, temporary_folders
+from tests.artifact.support import (
+    STRANGER,
+    Zipapp,
+    finish,
+    lock,
+    on_the_disk,
+    one_line,
+    patched,
+    start,
+    temporary_folders,
+)
 from tests.artifact.test_cache import as_root, in_mounts
 from tests.support.contract import Ran
 from tests.support.need import need_program
@@ -73,6 +83,72 @@ class TestHelpers:
         os.utime(lock(zipapp), (time.time() - 3600,) * 2)
         assert zipapp.run("--version").code == 0
         on_the_disk(zipapp)
+
+    def test_a_request_to_leave_ends_the_one_that_only_tidies_up(self, zipapp: Zipapp, python: str) -> None:
+        """A unit of systemd has ended only when its last process has."""
+        patched(zipapp, python, "import time\nos.sync = lambda: time.sleep(100)")
+        assert zipapp.run("--version").code == 0
+        [cache] = zipapp.caches()
+
+        def tidiers() -> list[psutil.Process]:
+            return [process for process in psutil.process_iter() if cache / "start" in opened(process.pid)]
+
+        until(tidiers, what="the process beside the start")
+        [tidier] = tidiers()
+        tidier.terminate()
+        tidier.wait(timeout=30)
+        assert lock(zipapp).stat().st_size
+
+    def test_a_kill_right_after_a_temporary_folder_is_made(self, zipapp: Zipapp, python: str, tmp_path: Path) -> None:
+        note = tmp_path / "made"
+        patched(
+            zipapp, python,
+            f"""
+make = os.mkdir
+def killed(name, *mode):
+    make(name, *mode)
+    if "/dislock-" in name:
+        with open({str(note)!r}, "w") as note:
+            note.write(name)
+        os.kill(os.getpid(), 9)
+os.mkdir = killed
+""",
+        )  # fmt: skip
+        assert zipapp.run("--version", DISLOCK_CACHE="/proc/nowhere").code == -signal.SIGKILL
+        made = Path(note.read_text())
+        until(lambda: not made.exists(), what="the removal of the temporary folder")
+
+
+class TestNoRoomForALaterPart:
+    @as_root
+    def test_there_is_some_elsewhere(self, zipapp: Zipapp) -> None:
+        before = temporary_folders()
+        mounts = 'mkdir "$XDG_CACHE_HOME"; mount -t tmpfs -o size=16m,mode=700 none "$XDG_CACHE_HOME"'
+        code = "import psycopg, sqlalchemy; print(psycopg.__file__, sqlalchemy.__file__, sep='\\n')"
+        ran = zipapp.run("--python", "-c", code, command=in_mounts(mounts))
+        assert (ran.code, ran.err) == (0, "")
+        own, later = ran.out.splitlines()
+        assert own.startswith(str(zipapp.root))
+        assert "/dislock-" in later
+        until(lambda: temporary_folders() <= before, what="the removal of the temporary folder")
+
+    def test_there_is_none(self, zipapp: Zipapp, python: str) -> None:
+        assert zipapp.run("--version").code == 0
+        on_the_disk(zipapp)
+        patched(
+            zipapp, python,
+            """
+make = os.mkdir
+def full(name, *mode):
+    if "/.new-" in name or "/dislock-" in name:
+        raise OSError(28, "No space left on device")
+    make(name, *mode)
+os.mkdir = full
+""",
+        )  # fmt: skip
+        ran = zipapp.run("--python", "-c", LATER)
+        one_line(ran, 1, "no place to unpack sqlalchemy to", str(zipapp.root), "/tmp: No space left on device")
+        assert zipapp.half_made() == []
 
 
 class TestCrashAfterALaterPart:
@@ -135,6 +211,44 @@ def test_an_interrupt_of_a_start_that_waits_to_unpack(zipapp: Zipapp) -> None:
     assert (ran.code, ran.out, ran.err) == (130, "", "")
 
 
+@pytest.mark.parametrize("module", ["_bootstrap.start", "fcntl"])
+def test_an_interrupt_while_python_in_front_loads_the_start(zipapp: Zipapp, python: str, module: str) -> None:
+    code = f"""
+import os, runpy, signal, sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.modules.pop({module!r}, None)
+sys.meta_path.insert(0, Interrupted())
+sys.argv[:] = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    ran = zipapp.run("--version", command=[python, "-c", code])
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+@pytest.mark.parametrize("by", ["launcher", "python"])
+def test_the_working_directory_is_gone(zipapp: Zipapp, by: str) -> None:
+    command = [str(zipapp.folder / "bin" / "python3.15")] if by == "python" else []
+    gone = zipapp.folder / "gone"
+    for name, code in ((str(zipapp.file), 0), ("../dislock.pyz", 2)):
+        gone.mkdir()
+        process = start(
+            ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *command, name, "--version"], zipapp.environment, gone
+        )
+        ran = finish(process)
+        assert (ran.code, ran.out[:8]) == (code, "" if code else "dislock ")
+        if code:
+            # Before it, the shell has its say.
+            one_line(
+                Ran(code, "", ran.err.splitlines(True)[-1]), code, "the working directory is gone", "absolute path"
+            )
+
+
 def opened(pid: int) -> list[Path]:
     """The files that a process has open."""
-    return [Path(file.path) for file in psutil.Process(pid).open_files()]
+    try:
+        return [Path(file.path) for file in psutil.Process(pid).open_files()]
+    except psutil.Error:
+        return []  # gone, or somebody else's
