@@ -200,9 +200,10 @@ def isolate(archive: str, *, keep_packages: bool) -> None:
     """For `python3 dislock.pyz`: take off the path what the launcher's -I and -S never put on it."""
     ours = {archive, sys.argv[0]}
     if not keep_packages and (given := os.environ.get("PYTHONPATH")):
-        # `site` has made the path's entries absolute.
-        ours.update(absolute(entry) for entry in given.split(os.pathsep))
-        ours.update(entry for entry in sys.path if absolute(entry) in ours)
+        # `site` has made the path's entries absolute. Python's own modules stay, even if they are named once more.
+        own = os.path.dirname(os.__file__)
+        theirs = {absolute(entry) for entry in given.split(os.pathsep)} - {own, f"{own}/lib-dynload"}
+        ours.update(entry for entry in sys.path if absolute(entry) in theirs)
     sys.path[:] = [
         entry
         for entry in sys.path

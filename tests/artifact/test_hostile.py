@@ -214,3 +214,10 @@ def test_python_in_front_with_a_strange_path_for_modules(zipapp: Zipapp, python:
         ran = zipapp.run(*arguments, command=[python], PYTHONPATH=path.format(zipapp.folder))
         assert "hostile" not in ran.out
         assert ran.code in (0, 2)
+
+
+@pytest.mark.parametrize("path", ["{}", "{}/", "{0}/lib-dynload:{0}"])
+def test_python_in_front_with_its_own_modules_on_that_path(zipapp: Zipapp, python: str, path: str) -> None:
+    own = finish(start([python, "-c", "import os; print(os.path.dirname(os.__file__))"], {}, Path("/"))).out.strip()
+    ran = zipapp.run("--version", command=[python], PYTHONPATH=path.format(own))
+    assert (ran.code, ran.out[:8], ran.err) == (0, "dislock ", "")

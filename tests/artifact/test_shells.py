@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.artifact.support import PLAIN_PATH, SHELLS, Zipapp, finish, one_line, shell, start
+from tests.support.contract import YEARLY
 from tests.support.need import need
 
 
@@ -103,9 +104,12 @@ class TestOddEnvironment:
         ran = finish(start([*shell(name), str(pyz), "--python", "-c", ENVIRONMENT], {}, Path("/")))
         assert (ran.code, ran.out, ran.err) == (0, "[]\n", "")
 
-    def test_a_name_that_is_empty(self, zipapp: Zipapp, python: str, name: str) -> None:
-        ran = zipapp.run("--version", command=[python, "-c", NAMELESS, *shell(name)])
-        assert (ran.code, ran.out[:8], ran.err) == (0, "dislock ", "")
+    @pytest.mark.integration
+    def test_a_name_that_is_empty(self, zipapp: Zipapp, python: str, database_url: str, name: str) -> None:
+        given = {"DATABASE_URL": database_url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY, "with-dash": "x"}
+        command = [python, "-c", NAMELESS, *shell(name)]
+        ran = zipapp.run("DATABASE_URL", "printenv", "with-dash", command=command, **given)
+        assert (ran.code, ran.out, ran.err) == (0, "x\n", "")
 
     @pytest.mark.parametrize("said", ["gibberish", "zz", "", "00 4"])
     def test_an_od_that_is_another_program(self, zipapp: Zipapp, name: str, said: str) -> None:
