@@ -106,9 +106,10 @@ class TestOddEnvironment:
 
     @pytest.mark.integration
     def test_a_name_that_is_empty(self, zipapp: Zipapp, python: str, database_url: str, name: str) -> None:
-        given = {"DATABASE_URL": database_url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY, "with-dash": "x"}
+        job = {"DATABASE_URL": database_url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY}
+        zipapp.environment |= job | {"with-dash": "x"}
         command = [python, "-c", NAMELESS, *shell(name)]
-        ran = zipapp.run("DATABASE_URL", "printenv", "with-dash", command=command, **given)
+        ran = zipapp.run("DATABASE_URL", "printenv", "with-dash", command=command)
         assert (ran.code, ran.out, ran.err) == (0, "x\n", "")
 
     @pytest.mark.parametrize("said", ["gibberish", "zz", "", "00 4"])
