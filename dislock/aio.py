@@ -46,23 +46,23 @@ class AcquiredLocks:
 
         self._protocol = self._planned.begin()
         self._driver = Tasks(self._planned.database, self._planned.context.table_parts)
+        self._leave = Leave()
+        self._lost: asyncio.Event | None = None
         try:
             await self._driver.run(self._protocol.acquire())
+            if self._protocol.lease:
+                if not self._planned.continues:
+                    self._lost = asyncio.Event()
+                await self._begin_keeping()
         except BaseException:
             # Cancelled between two steps: what is still held is held for nobody.
+            await self._stop_keeping()
             await self._driver.run(self._protocol.release(started=False))
             raise
-        self._lost: asyncio.Event | None = None
-        if self._protocol.lease:
-            if not self._planned.continues:
-                self._lost = asyncio.Event()
-            self._leave = Leave()
-            # A loop that was busy since may have come too late: nothing is begun on a lease whose time is up.
-            if overdue := self._protocol.lease.overdue(clock()):
-                self._protocol.loss = overdue
-                self._report(overdue)
-            entered = asyncio.current_task()
-            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._protocol, entered))
+        # A loop that was busy since may have come too late: nothing is begun on a lease whose time is up.
+        if self._protocol.lease and (overdue := self._protocol.lease.overdue(clock())):
+            self._protocol.loss = overdue
+            self._report(overdue)
         return LockSession(self._protocol, self._lost)
 
     async def __aexit__(
@@ -70,6 +70,23 @@ class AcquiredLocks:
     ) -> None:
         if self._planned.forked:
             return
+        cancelled = await self._stop_keeping()
+        loss = await self._driver.run(self._protocol.release())
+        if loss:
+            self._report(loss, over=True)
+        if cancelled:
+            raise cancelled
+        self._planned.check(loss, error)
+
+    async def _begin_keeping(self) -> None:
+        entered = asyncio.current_task()
+        while self._keeper is None or self._keeper.cancelled():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._protocol, entered))
+            # A task that is cancelled before its first step never hears of it.
+            await asyncio.sleep(0)
+
+    async def _stop_keeping(self) -> asyncio.CancelledError | None:
+        """Ends the renewals. A cancellation meanwhile is returned, because it has to wait for the release."""
         cancelled: asyncio.CancelledError | None = None
         if self._keeper:
             self._leaving = True
@@ -79,35 +96,32 @@ class AcquiredLocks:
                     await asyncio.wait({self._keeper})
                 except asyncio.CancelledError as again:
                     cancelled = again
-        loss = await self._driver.run(self._protocol.release())
-        if loss:
-            self._report(loss, over=True)
-        if cancelled:
-            raise cancelled
-        self._planned.check(loss, error)
+        return cancelled
 
     async def _keep(self, protocol: Protocol, entered: asyncio.Task[Any] | None) -> None:
         """Renews until the block is left; ``entered`` is the task that entered it."""
         while True:
-            try:
-                loss = await self._driver.run(protocol.keep(), self._leave)
-            except asyncio.CancelledError as error:
-                if self._leaving:
-                    return
-                # Whoever ends a program cancels all tasks of its loop, and the block's clean-up still needs its lease.
-                if entered and not entered.done():
-                    entered.add_done_callback(lambda _: self._leave.request())
-                    continue
-                loss = protocol.loss = crashed(error, self._planned.context.lease_key)
-                await self._driver.close()
-            except Exception as error:  # noqa: BLE001 - a fault of ours must end as a loss, never as silence
-                if self._planned.forked:
-                    # An event loop does not work on in a child, and the lease is the parent's.
-                    return
-                loss = protocol.loss = crashed(error, self._planned.context.lease_key)
-            if loss:
-                self._report(loss)
-            return
+            loss, fault = await self._renew(protocol)
+            # An event loop does not work on in a forked child, and the lease is the parent's.
+            if self._leaving or self._planned.forked:
+                return
+            if not isinstance(fault, asyncio.CancelledError) or entered is None or entered.done():
+                break
+            # Whoever ends a program cancels all tasks of its loop, and the block's clean-up still needs its lease.
+            entered.add_done_callback(lambda _: self._leave.request())
+        if fault:
+            loss = protocol.loss = crashed(fault, self._planned.context.lease_key)
+            await self._driver.close()
+        if loss:
+            self._report(loss)
+
+    async def _renew(self, protocol: Protocol) -> tuple[Loss | None, BaseException | None]:
+        """The loss that ended the renewals, or what else did."""
+        try:
+            loss = await self._driver.run(protocol.keep(), self._leave)
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it must end as a loss, never as silence
+            return None, error
+        return loss, None if loss else asyncio.CancelledError("the task that entered the block has ended")
 
     def _report(self, loss: Loss, *, over: bool = False) -> None:
         if not self._reported:
@@ -162,7 +176,7 @@ def with_locks(
             async with acquire_locks(context, wanted) as session:
                 work = function(*args, **kwargs)
                 # Only the call shows it: an ordinary function may return a coroutine.
-                if not asyncio.iscoroutine(work):
+                if not isinstance(work, Coroutine):
                     raise _unfit(function)
                 return await _until_lost(work, session)
 

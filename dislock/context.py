@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from enum import Enum
 
 from dislock.errors import ConfigurationError
@@ -155,3 +155,7 @@ def _check_seconds(name: str, value: object, *, optional: bool = False, zero: bo
 def _check_moment(name: str, value: object) -> None:
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise ConfigurationError(f"{name} must be a datetime that knows its zone")
+    try:
+        value.astimezone(timezone.utc)
+    except OverflowError:
+        raise ConfigurationError(f"{name} must be a moment that has a date in UTC too") from None

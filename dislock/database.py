@@ -32,6 +32,7 @@ DEFAULTS = {
 }
 #: What a connection or a statement may raise; anything else is a fault of this program.
 EXPECTED = (Error, OSError, UnicodeError)
+NO_HOST = "a host that no host can be called: a part between its dots is empty or too long"
 _WHOLE_NUMBERS = {*DEFAULTS, "connect_timeout", "keepalives"}
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
 
@@ -114,6 +115,8 @@ class Database:
         lists = {
             key: (given.get(key) or self._implied.get(key) or "").split(",") for key in ("host", "hostaddr", "port")
         }
+        if not any(map(_can_be_a_host, lists["host"])) and not any(lists["hostaddr"]):
+            raise ConfigurationError(f"the database URL names {NO_HOST}")
         number = max(len(lists["host"]), len(lists["hostaddr"]))
         if not all(
             port == "" or (port.isascii() and port.isdigit() and 0 < int(port) < 65536) for port in lists["port"]
@@ -153,10 +156,7 @@ class Database:
             return Failure(text, permanent=state in _PERMANENT, broken=broken)
         if isinstance(error, UnicodeError):
             # Python's own, where it encodes the name of a host to look it up; it does not say which.
-            text = (
-                "a host in the database URL has a name that no host can have (an empty or overlong part between dots)"
-            )
-            return Failure(text, permanent=True, broken=broken)
+            return Failure(f"the database URL names {NO_HOST}", permanent=True, broken=broken)
         if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
             return Failure(f"{text}: {advice}", permanent=True, broken=broken)
         # What is wrong with a statement or its values does not change by saying it again.
@@ -180,6 +180,13 @@ def _slip(url: str, error: str) -> str:
         if meant := difflib.get_close_matches(unknown[1], known, 1, 0.8):
             return f", a parameter may have been meant to be {meant[0]}"
     return ""
+
+
+def _can_be_a_host(host: str) -> bool:
+    """Whether it can be looked up at all (RFC 1035: each part between dots has 1 to 63 bytes); "" is the default."""
+    if host == "" or host.startswith(("/", "@")):
+        return True
+    return all(0 < len(part.encode()) < 64 for part in host.removesuffix(".").split("."))
 
 
 def _quoted(name: str) -> str:

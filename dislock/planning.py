@@ -6,7 +6,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -151,7 +151,7 @@ def refuse_deferred(function: object, alternative: str, result: object = None) -
     import inspect
 
     deferred = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if inspect.iscoroutine(result):
+    if isinstance(result, Coroutine):
         result.close()
     elif not any(test(function) for test in deferred):
         return

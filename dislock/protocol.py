@@ -200,8 +200,8 @@ class Protocol(Conversation):
     def keep(self) -> Steps[Loss | None]:
         """Renews until told to leave (None), or until there is no time left or no right to go on (why)."""
         lease = self.lease
-        assert lease is not None
-        while not (yield Wait(lease.next_renewal)).leave:
+        # Freed already, where a thread that was just being started was interrupted.
+        while lease and not (yield Wait(lease.next_renewal)).leave:
             now = self._clock()
             self.loss = lease.overdue(now)
             if not self.loss:

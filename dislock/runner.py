@@ -121,6 +121,9 @@ def become(command: Sequence[str], environment: Environment | None, signals: Sig
     try:
         for changed, handler in dispositions:
             signal.signal(changed, handler)
+        # One more look: a signal that is let through would end this process with the slot taken and nothing started.
+        if (number := signals.take()) is not None:
+            raise Interrupted(number)
         # From here on a signal does what it would do to the command.
         signal.pthread_sigmask(signal.SIG_SETMASK, signals.mask)
         execute(command, environment)

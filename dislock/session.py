@@ -79,14 +79,11 @@ class Holding:
         try:
             held = self._driver.run(self._protocol.acquire(), self._leave_acquiring)
             if held and self._protocol.lease:
-                self._keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
-                self._keeper.start()
-        except BaseException as error:
+                self._begin_keeping()
+        except BaseException:
             # Interrupted between two steps, or no thread to be had: what is still held is held for nobody.
             if self._stop_keeping():
                 self._driver.run(self._protocol.release(started=False))
-            if isinstance(error, RuntimeError) and not isinstance(error, DislockError):
-                raise DislockError(f"no thread to be had for renewing the lease: {error}") from None
             raise
         return held
 
@@ -117,6 +114,13 @@ class Holding:
             raise self._interrupt
         return self._reported
 
+    def _begin_keeping(self) -> None:
+        self._keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
+        try:
+            self._keeper.start()
+        except RuntimeError as error:
+            raise DislockError(f"no thread to be had for renewing the lease: {error}") from None
+
     def _stop_keeping(self) -> bool:
         """Whether nobody renews any more. What interrupts it (KeyboardInterrupt) has to wait for the release."""
         if not self._keeper:
@@ -127,6 +131,9 @@ class Holding:
                 self._driver.request(self._leave_keeping)
                 while self._keeper.is_alive() and (remaining := end - clock()) > 0:
                     self._keeper.join(remaining)
+                return not self._keeper.is_alive()
+            except RuntimeError:
+                # Not to be joined from here: the interpreter ends, or this is that thread (a generator's collection).
                 return not self._keeper.is_alive()
             except BaseException as interrupt:  # noqa: BLE001 - raised by release when the lease is free
                 self._interrupt = interrupt

@@ -66,7 +66,8 @@ def original_environment() -> dict[bytes, bytes]:
     except OSError:
         block = b""
     pairs = [entry.partition(b"=") for entry in block.split(b"\0") if b"=" in entry]
-    return {name: value for name, _, value in pairs} or dict(os.environb)
+    # An entry without a name, as Wine leaves it, cannot be handed on (os.execve).
+    return {name: value for name, _, value in pairs if name} or dict(os.environb)
 
 
 class _Arguments(NamedTuple):

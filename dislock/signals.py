@@ -42,7 +42,8 @@ class Signals:
 
     TERM, INT, HUP, QUIT, USR1 and USR2 are blocked, so that later threads inherit the block, except those that came
     ignored (nohup): they stay ignored. Until a command runs, the first of TERM, INT, HUP and QUIT becomes ``received``;
-    USR1 and USR2 stay pending, and reach the command when it starts.
+    USR1 and USR2 stay pending, and reach the command when it starts; where it takes this process's place they end the
+    run before that, as they would end a program that has no handler yet.
 
     A program that is about to end calls ``hold`` and gives nothing back: a signal between that and its end would
     replace its exit code. As a context manager this leaves everything as it was.
@@ -133,6 +134,11 @@ class Signals:
     def pending(self) -> frozenset[int]:
         """Signals that ask to end, have arrived, and were not taken by anybody yet."""
         return self._ending.intersection(signal.sigpending())
+
+    def take(self) -> int | None:
+        """One of all signals that are held back, if any has arrived and was taken by nobody."""
+        pending = self._all & signal.sigpending()
+        return int(signal.sigwait(pending)) if pending else None
 
     def halt(self) -> None:
         """Stop listening, and leave what arrives pending."""

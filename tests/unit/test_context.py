@@ -90,6 +90,7 @@ def test_a_list_changed_later_does_not_move_the_table() -> None:
         ("slot_tolerance_seconds", float("nan")),
         ("next_run_time", datetime(2026, 1, 1)),
         ("next_run_time", "2026-01-01"),
+        ("next_run_time", datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))),
         ("schedule", ""),
         ("time_zone", ""),
         ("lease_loss_policy", "ignore"),

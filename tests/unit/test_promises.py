@@ -242,7 +242,7 @@ LOCKING = """
 try:
     with dislock.LeaseLock(dislock.LockContext(
         url="postgresql://127.0.0.1:1/d", table_parts=["t"], lock_key="k", owner="o",
-        run_ttl_seconds=5, lease_interval_seconds=1, connect_timeout_seconds=0.05)):
+        run_ttl_seconds=5, lease_interval_seconds=1, connect_timeout_seconds=0.5)):
         raise SystemExit("entered")
 except dislock.DatabaseUnavailableError as error:
     assert "refused" in str(error), error

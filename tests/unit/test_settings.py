@@ -329,6 +329,11 @@ def test_the_original_environment_survives_what_python_does_to_it() -> None:
     assert original_environment()[b"PATH"]
 
 
+def test_an_entry_that_no_program_can_be_given_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_bytes", lambda _: b"=x\0A=1\0no equals sign\0B==\0")
+    assert original_environment() == {b"A": b"1", b"B": b"="}
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [

@@ -211,9 +211,15 @@ def test_in_a_deferrable_transaction_even_a_free_lock_can_wait_for_a_snapshot(
 ) -> None:
     # The documented caveat. Under READ COMMITTED nothing waits for a writer here.
     locker = PgAdvisoryLock(["users", 1])
-    serializable = engine.execution_options(isolation_level="SERIALIZABLE")
-    deferrable = serializable.execution_options(postgresql_readonly=True, postgresql_deferrable=True)
-    with Session(serializable) as writer, Session(deferrable) as reader:
+    serializable = {"isolation_level": "SERIALIZABLE"}
+    deferrable = {**serializable, "postgresql_readonly": True, "postgresql_deferrable": True}
+    # Of the connections: the first releases of SQLAlchemy 2.0 do not take the last two of an engine.
+    with (
+        engine.connect().execution_options(**serializable) as one,
+        engine.connect().execution_options(**deferrable) as other,
+        Session(one) as writer,
+        Session(other) as reader,
+    ):
         writer.execute(text("UPDATE payment SET note = 'paid' WHERE id = 0"))
         trying = meanwhile(locker.lock_immediate, reader)
         observer.until(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -197,6 +199,82 @@ def test_a_lease_that_is_never_left_does_not_keep_a_program_from_its_end(make: M
     assert sessions[0].lease_lost.is_set()
 
 
+def test_a_task_that_ends_without_leaving_its_block_leaves_a_loss(make: MakeContext) -> None:
+    """The order in which all tasks are cancelled is chance: here the renewals are the first."""
+
+    async def main() -> None:
+        sessions: list[aio.LockSession] = []
+
+        async def enter() -> None:
+            sessions.append(await aio.LeaseLock(make(run_ttl_seconds=2, lease_interval_seconds=0.2)).__aenter__())
+            for other in asyncio.all_tasks() - {asyncio.current_task(), task}:
+                other.cancel()
+            await asyncio.sleep(0.3)
+
+        task = asyncio.current_task()
+        await asyncio.ensure_future(enter())
+        lost = sessions[0].lease_lost
+        assert lost is not None
+        await asyncio.wait_for(lost.wait(), 20)
+        assert sessions[0].loss_reason is LossReason.UNCONFIRMED
+
+    run(main)
+
+
+def test_renewals_that_are_cancelled_before_they_began_begin_all_the_same(make: MakeContext, db: Connection) -> None:
+    async def main() -> None:
+        create, task = asyncio.get_running_loop().create_task, asyncio.current_task()
+        cancelled: list[object] = []
+
+        def cancel_first(coroutine: Any, **options: Any) -> Any:
+            made = create(coroutine, **options)
+            if coroutine.__name__ == "_keep" and not cancelled:
+                cancelled.append(made.cancel())
+            return made
+
+        asyncio.get_running_loop().create_task = cancel_first  # type: ignore[method-assign] # at a known moment
+        async with aio.LeaseLock(make(lease_interval_seconds=0.05)):
+            assert cancelled
+            assert task is asyncio.current_task()
+            row = db.execute("SELECT expire_at FROM key_value").fetchone()
+            await until(lambda: db.execute("SELECT expire_at FROM key_value").fetchone() != row)
+
+    run(main)
+
+
+def test_a_forked_child_that_ends_is_nothing_to_the_parents_lease(
+    make: MakeContext, db: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def backends() -> set[int]:
+        rows = db.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'dislock%'")
+        return {pid for (pid,) in rows}
+
+    async def main() -> None:
+        async with aio.LeaseLock(make(lease_interval_seconds=0.1)) as session:
+            before = backends()
+            child = os.fork()
+            if child == 0:
+                sys.exit(3)
+            # Not in a thread: closing its loop, the child takes what wakes this one out of the epoll that both share.
+            await until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+            row = db.execute("SELECT expire_at FROM key_value").fetchone()
+            await until(lambda: db.execute("SELECT expire_at FROM key_value").fetchone() != row)
+            assert backends() == before
+            assert session.loss is None
+
+    parent = os.getpid()
+    code = 4
+    try:
+        asyncio.run(main())
+    except SystemExit as end:
+        code = int(str(end.code))
+    finally:
+        if os.getpid() != parent:
+            os._exit(code)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("how", ["cancelled", "lost"])
 def test_an_error_of_the_coroutines_own_is_never_masked(make: MakeContext, db: Connection, how: str) -> None:
     begun = asyncio.Event()
@@ -242,6 +320,10 @@ def test_what_is_no_coroutine_function_is_refused(make: MakeContext, live: Calla
             guard(function)
     with pytest.raises(ConfigurationError, match="ordinary"):
         run(guard(ordinary))
+    with pytest.raises(ConfigurationError, match="generator"):
+        run(guard(functools.partial(map, str, [])))
+    with pytest.raises(ConfigurationError, match="generator"):
+        run(guard(lambda: generator()))  # noqa: PLW0108 - an ordinary function around it
     assert asyncio.run(guard(functools.partial(coroutine))()) == 1
     assert live() == set()
 

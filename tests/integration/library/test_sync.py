@@ -351,6 +351,35 @@ def test_without_a_thread_for_renewals_there_is_no_lease(
     assert live() == set()
 
 
+@pytest.mark.parametrize("strategies", [["lease"], ["schedule"]])
+def test_an_error_that_interrupts_the_wait_for_a_lock_comes_as_it_is(
+    make: MakeContext, database_url: str, strategies: list[str]
+) -> None:
+    """A time limit of the program's own, from a signal handler, say."""
+
+    class TimeIsUpError(RuntimeError):
+        pass
+
+    def handler(*_: object) -> None:
+        raise TimeIsUpError
+
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        with psycopg.connect(database_url) as blocker:
+            blocker.execute("LOCK TABLE key_value")
+            timer = threading.Thread(
+                target=lambda: (until(waiting_for(database_url)), signal.pthread_kill(main, signal.SIGUSR2))
+            )
+            timer.start()
+            with pytest.raises(TimeIsUpError), acquire_locks(make(), strategies):
+                pytest.fail("entered")
+            timer.join()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 def test_a_function_around_a_coroutine_function_is_refused_at_its_call(make: MakeContext) -> None:
     async def body() -> None:
         pytest.fail("without its lock")

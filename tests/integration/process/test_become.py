@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.process.harness import PATIENCE, ROOT, driver, run, running, wait_pid
 
 
@@ -96,6 +98,28 @@ with Signals() as signals:
         print(error.number)
 """
     assert run([sys.executable, "-c", code]) == (0, "1\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("when", ["before", "after the first look"])
+def test_no_signal_ends_the_process_between_the_slot_and_the_command(number: signal.Signals, when: str) -> None:
+    code = f"""
+import os, signal, sys
+sys.path.insert(0, {ROOT!r})
+from dislock import runner
+from dislock.runner import Interrupted, Signals, become
+kill = lambda: os.kill(os.getpid(), {int(number)})
+with Signals() as signals:
+    if {when!r} == "before":
+        kill()
+    else:
+        runner.flush_output = kill
+    try:
+        become(["true"], None, signals)
+    except Interrupted as error:
+        print(error.number)
+"""
+    assert run([sys.executable, "-c", code]) == (0, f"{int(number)}\n")
 
 
 def test_group_and_session_stay(tmp_path: Path) -> None:
