@@ -132,11 +132,12 @@ class Holding:
                 while self._keeper.is_alive() and (remaining := end - clock()) > 0:
                     self._keeper.join(remaining)
                 return not self._keeper.is_alive()
-            except RuntimeError:
-                # Not to be joined from here: the interpreter ends, or this is that thread (a generator's collection).
-                return not self._keeper.is_alive()
             except BaseException as interrupt:  # noqa: BLE001 - raised by release when the lease is free
+                again = isinstance(interrupt, RuntimeError) and isinstance(self._interrupt, RuntimeError)
                 self._interrupt = interrupt
+                if again:
+                    # Not to be joined from here: the interpreter ends, or a collection closes a generator in that thread.
+                    return not self._keeper.is_alive()
 
     def _keep(self) -> None:
         try:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -310,9 +311,19 @@ def test_ctrl_c_while_entering_leaves_nothing_behind(
     until(lambda: connections() == 0)
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
 def test_a_second_ctrl_c_while_leaving_frees_the_lease_first(
-    make: MakeContext, db: Connection, database_url: str, live: Callable[[], set[str]], connections: Callable[[], int]
+    make: MakeContext,
+    database_url: str,
+    live: Callable[[], set[str]],
+    connections: Callable[[], int],
+    kind: type[BaseException],
+    request: pytest.FixtureRequest,
 ) -> None:
+    def handler(*_: object) -> None:
+        raise kind
+
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, handler)))
     main = threading.main_thread().ident
     assert main is not None
     with psycopg.connect(database_url) as blocker:
@@ -324,7 +335,7 @@ def test_a_second_ctrl_c_while_leaving_frees_the_lease_first(
 
         lock = LeaseLock(make(lease_interval_seconds=0.05))
         timer = threading.Thread(target=press_again)
-        with pytest.raises(KeyboardInterrupt), lock:
+        with pytest.raises(kind), lock:
             blocker.execute("SELECT FROM key_value FOR UPDATE")
             until(waiting_for(database_url))
             timer.start()

@@ -33,21 +33,26 @@ def slow(self, *args):
     return process
 children.Child.send, children.Child._spawn = noted, slow
 """
-#: The command ignores SIGTERM from its first moment, because this program does.
-DEAF = """
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-lose = []
-try:
-    ended = runner.supervise(
-        ["sleep", "1000"], environment=None, signals=None, subscribe=lose.append, kill_grace=float(sys.argv[1])
-    )
-    print(ended.code, ended.lost)
+#: Tells how a supervised command ended, when the thread that forks has ended too.
+TOLD = """    print(ended.code, ended.lost)
 except KeyboardInterrupt:
     print("interrupted")
 for thread in threading.enumerate():
     if thread.name == "dislock-command":
         thread.join()
 """
+#: The command ignores SIGTERM from its first moment, because this program does.
+DEAF = (
+    """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+lose = []
+try:
+    ended = runner.supervise(
+        ["sleep", "1000"], environment=None, signals=None, subscribe=lose.append, kill_grace=float(sys.argv[1])
+    )
+"""
+    + TOLD
+)
 #: When the grace of a loss ends, of an exception with a grace of nothing, and at once after a second exception.
 LOSS = "lose[0](Loss(LossReason.TAKEN, 'taken', 0.0)); sent[signal.SIGKILL].wait()"
 EXCEPTION = "interrupt(); sent[signal.SIGKILL].wait()"
@@ -101,13 +106,7 @@ try:
         ["touch", sys.argv[1]], environment=None, signals=None, subscribe=lose.append, kill_grace=1,
         beginning=beginning,
     )
-    print(ended.code, ended.lost)
-except KeyboardInterrupt:
-    print("interrupted")
-for thread in threading.enumerate():
-    if thread.name == "dislock-command":
-        thread.join()
-print(beginning.happened)
+{TOLD}print(beginning.happened)
 """
     assert run([sys.executable, "-c", code, str(tmp_path / "ran")]) == (0, f"{how}\nFalse\n")
     assert not (tmp_path / "ran").exists()
