@@ -136,7 +136,7 @@ class Holding:
                 again = isinstance(interrupt, RuntimeError) and isinstance(self._interrupt, RuntimeError)
                 self._interrupt = interrupt
                 if again:
-                    # Not to be joined from here: the interpreter ends, or a collection closes a generator in that thread.
+                    # Not to be joined from here: the interpreter ends, or that thread closes a forgotten generator.
                     return not self._keeper.is_alive()
 
     def _keep(self) -> None:

@@ -198,9 +198,9 @@ class _Reader:
         needed = "" if strategy is None else f", and the strategy {strategy} needs it"
         if given:
             return f"{self._name(option)} is empty{needed}"
-        theirs = _slips(self._environ, self._options).get(variable)
-        slip = f"; {theirs} is, which is no setting" if theirs else ""
-        return f"{variable} (or {option.option}) is not set{needed}{slip}"
+        slips = _slips(self._environ, self._options).items()
+        hint = "".join(f"; {theirs} is set, but the setting is called {ours}" for ours, theirs in slips)
+        return f"{variable} (or {option.option}) is not set{needed}{hint}"
 
     def _interval(self, ttl: float, interval: float | None) -> float:
         if interval is None:

@@ -362,7 +362,11 @@ def test_other_programs_have_variables_of_their_own(name: str) -> None:
 def test_a_missing_setting_is_told_with_what_may_be_a_slip() -> None:
     with pytest.raises(ConfigurationError) as caught:
         settings(unset="LOCK_KEY", LOCK_KEYS="job")
-    assert str(caught.value) == "LOCK_KEY (or --lock-key) is not set; LOCK_KEYS is, which is no setting"
+    assert (
+        str(caught.value) == "LOCK_KEY (or --lock-key) is not set; LOCK_KEYS is set, but the setting is called LOCK_KEY"
+    )
+    with pytest.raises(ConfigurationError, match="LOCK_STRATEGIE is set, but the setting is called LOCK_STRATEGY$"):
+        settings(unset="CRON_SCHEDULE", LOCK_STRATEGIE="lease")
 
 
 def test_an_unknown_option_is_repeated_with_its_underscore() -> None:
