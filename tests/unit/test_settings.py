@@ -365,7 +365,7 @@ def test_a_missing_setting_is_told_with_what_may_be_a_slip() -> None:
     assert (
         str(caught.value) == "LOCK_KEY (or --lock-key) is not set; LOCK_KEYS is set, but the setting is called LOCK_KEY"
     )
-    with pytest.raises(ConfigurationError, match="LOCK_STRATEGIE is set, but the setting is called LOCK_STRATEGY$"):
+    with pytest.raises(ConfigurationError, match="LOCK_STRATEGIE is set, but the setting is called LOCK_STRATEGY"):
         settings(unset="CRON_SCHEDULE", LOCK_STRATEGIE="lease")
 
 
