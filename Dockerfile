@@ -21,7 +21,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.c
     else build/runtime --folder /out/dislock; fi
 # Users and groups are added to the base image's own, which differ from base to base.
 COPY --from=base /etc/passwd /etc/group /out/image/etc/
-RUN build/runtime_image /out/image /out/dislock
+RUN build/folder/image /out/image /out/dislock
 
 FROM build AS packed
 RUN build/runtime --pack /out/dislock --output /out/archive

@@ -114,19 +114,22 @@ def components(pyz: Path) -> list[dict[str, Any]]:
     return list(json.loads((dist / "dislock.cdx.json").read_text())["components"])
 
 
+#: Those whose version nothing tells: made by the wheels' builder from a source that names itself nowhere.
+UNTOLD = {"glibc-x86_64": {"openldap", "glibc"}, "glibc-aarch64": {"openldap"}}
+
+
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("project", ["postgresql", "openldap", "openssl", "krb5", "cyrus-sasl", "keyutils"])
-def test_a_bundled_library_has_the_version_of_its_project(
-    components: list[dict[str, Any]], platform: str, project: str
-) -> None:
-    purls = {
-        c["purl"]
-        for c in components
-        if c["bom-ref"].startswith(f"{platform}/") and c.get("purl", "").startswith(f"pkg:generic/{project}")
-    }
+def test_a_bundled_library_has_the_version_of_its_project(components: list[dict[str, Any]], platform: str) -> None:
+    purls: dict[str, set[str]] = {}
+    for component in components:
+        if component["bom-ref"].startswith(f"{platform}/"):
+            project, _, version = component["purl"].removeprefix("pkg:generic/").partition("@")
+            purls.setdefault(project, set()).add(version)
+    assert purls.keys() >= {"postgresql", "openldap", "openssl", "krb5", "cyrus-sasl", "keyutils", "e2fsprogs"}
     # One for all of the project's libraries, down to the release: vulnerabilities are listed by that.
-    assert len(purls) == 1
-    assert re.fullmatch(rf"pkg:generic/{project}@\d+\.\d+(\.\d+)*", purls.pop())
+    assert {project for project, versions in purls.items() if versions == {""}} == UNTOLD.get(platform, set())
+    told = {project: versions for project, versions in purls.items() if versions != {""}}
+    assert [p for p, found in told.items() if len(found) > 1 or not re.fullmatch(r"\d+(\.\d+)+", *found)] == []
 
 
 def test_alpines_packages_have_their_own_names(components: list[dict[str, Any]]) -> None:
@@ -136,13 +139,6 @@ def test_alpines_packages_have_their_own_names(components: list[dict[str, Any]])
     for component in alpine:
         assert re.fullmatch(r"\d[\w.]*-r\d+", component["version"])
         assert component["purl"] == f"pkg:apk/alpine/{component['name']}@{component['version']}"
-
-
-def test_the_libraries_agree_with_alpines_packages(components: list[dict[str, Any]]) -> None:
-    # What is read out of the machine code is what the package that it came from says.
-    [told] = {c["version"].partition("-")[0] for c in components if c["name"] == "libldap" and c["bom-ref"][0] == "p"}
-    read = {c["version"] for c in components if c["name"] == "libldap" and c["bom-ref"].startswith("musl-")}
-    assert read == {told}
 
 
 def test_each_python_package_has_a_licence(components: list[dict[str, Any]]) -> None:

@@ -134,7 +134,7 @@ def test_a_whole_first_run_writes_little(zipapp: Zipapp, database_url: str) -> N
     assert written(Path(zipapp.environment["XDG_CACHE_HOME"])) <= 16_000_000
 
 
-WANTED = (ROOT / "build" / "_bootstrap" / "imports").read_text().split()
+WANTED = (ROOT / "build" / "zipapp" / "inside" / "_bootstrap" / "imports").read_text().split()
 #: A start that lasts until its input ends, and imports nothing of the packages.
 IDLE = ("--python", "-c", "print('ready', flush=True); input()")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from build.zipapp.natives import libpq_version
 from tests.artifact.contract import FULL, SHORT, interpreters
 from tests.artifact.elf import Library
 from tests.artifact.support import IMPLEMENTATION, Zipapp, links, one_line
@@ -41,6 +42,9 @@ def test_it_runs_with_the_binary_implementation(zipapp: Zipapp, name: str) -> No
     libpq = {line.split(None, 5)[5] for line in maps.splitlines() if "libpq" in line}
     assert len(libpq) == 1
     assert libpq.pop().startswith(str(cache))
+    # What the bill of materials says of it.
+    version = "{}.{}".format(*divmod(int(zipapp.python("import psycopg; print(psycopg.pq.version())")), 10000))
+    assert version == libpq_version()
 
 
 @pytest.fixture(scope="module")

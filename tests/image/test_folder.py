@@ -14,7 +14,7 @@ import pytest
 from dislock.database import CERTIFICATE_FILES
 from tests.image import engine
 
-START = engine.ROOT / "build" / "runtime_files" / "start.py"
+START = engine.ROOT / "build" / "folder" / "inside" / "start.py"
 
 
 def output(*command: str | Path, **environment: str) -> str:

@@ -1,4 +1,6 @@
-"""Resolves what goes into the artifacts, and writes the lock files with the hash of each file that may be used."""
+"""Resolves what goes into the artifacts, and writes the lock files with the hash of each file that may be used.
+
+Written are zipapp/packages.lock, zipapp/natives.lock and common/tools.lock; folder/folder.lock is kept by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pyz_natives import PLATFORMS, PYTHONS, download
-from pyz_tools import HERE, ROOT, make_environment, pip
+from build.common.tools import BUILD, ROOT, make_environment, pip
+from build.zipapp.natives import PLATFORMS, PYTHONS, download
 
 TOOLS = ("pip", "shiv", "hatchling")
 # Not in the file: for 24 platforms it does not fit, so `pg_advisory_lock.aio` comes with pip only.
@@ -39,9 +41,10 @@ def main() -> None:
         pip(python, "install", "--upgrade", "pip")
         found = resolve(python, work, "--platform", PLATFORMS["glibc-x86_64"][0], str(ROOT))
         natives = f"{NATIVES}=={found.pop(NATIVES)}"
-        write("pyz.lock", pure(python, work, {n: v for n, v in found.items() if n not in LEFT_OUT}))
-        write("tools.lock", pure(python, work, resolve(python, work, "--platform", "any", *TOOLS)))
-        write("natives.lock", {natives: native_hashes(python, work, natives)})
+        write("zipapp/packages.lock", pure(python, work, {n: v for n, v in found.items() if n not in LEFT_OUT}))
+        write("common/tools.lock", pure(python, work, resolve(python, work, "--platform", "any", *TOOLS)))
+        libpq = libpq_version(python, work / "asked", natives)
+        write("zipapp/natives.lock", {natives: native_hashes(python, work, natives)}, f"# libpq {libpq}")
 
 
 def resolve(python: str, work: Path, *arguments: str) -> dict[str, str]:
@@ -73,13 +76,23 @@ def native_hashes(python: str, work: Path, requirement: str) -> list[str]:
         return list(pool.map(one, *zip(*((p, v) for p in PLATFORMS for v in PYTHONS), strict=True)))
 
 
+def libpq_version(python: str, folder: Path, natives: str) -> str:
+    """What the libpq in this platform's wheel says of itself; one release of psycopg-binary has the same in each."""
+    pip(python, "install", "--target", str(folder), natives, natives.replace(NATIVES, "psycopg"))
+    ask = "import psycopg; print('{}.{}'.format(*divmod(psycopg.pq.version(), 10000)))"
+    environment = {"PYTHONPATH": str(folder), "PSYCOPG_IMPL": "binary"}
+    return subprocess.run(
+        [python, "-c", ask], env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
 def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def write(name: str, hashes: dict[str, list[str]]) -> None:
-    lines = ["# Written by build/lock; not edited by hand."]
+def write(name: str, hashes: dict[str, list[str]], *remarks: str) -> None:
+    lines = ["# Written by build/lock; not edited by hand.", *remarks]
     for requirement, files in hashes.items():
         lines.append(requirement + "".join(f" \\\n    --hash=sha256:{file}" for file in sorted(set(files))))
-    (HERE / name).write_text("\n".join(lines) + "\n")
+    (BUILD / name).write_text("\n".join(lines) + "\n")
     print(f"{name}: {', '.join(hashes)}")

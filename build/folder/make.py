@@ -14,16 +14,13 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import pyz_tools
-import runtime_interpreter as interpreter
-import runtime_pack
-import runtime_packages
-import runtime_sbom
-from pyz_tools import pip
-from runtime_interpreter import CannotBuildError
+from build.common.sbom import Component
+from build.common.tools import BUILD, ROOT, pip, tools
+from build.folder import interpreter, packages, sbom
+from build.folder import pack as archives
+from build.folder.interpreter import CannotBuildError
 
-BUILD = Path(__file__).resolve().parent
-FILES = BUILD / "runtime_files"
+INSIDE = BUILD / "folder" / "inside"
 C_OPTIONS = (
     "-Os",
     "-s",
@@ -39,9 +36,9 @@ C_OPTIONS = (
 
 def fetch_tools(target: Path) -> None:
     """The locked compiler and certificates, by pip, which checks their hashes."""
-    lock = str(BUILD / "runtime.lock")
+    lock = str(BUILD / "folder" / "folder.lock")
     checked = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
-    pip(pyz_tools.tools(), "install", *checked, "--target", str(target), "--requirement", lock)
+    pip(tools(), "install", *checked, "--target", str(target), "--requirement", lock)
 
 
 def compile_launchers(root: Path, tools: Path) -> None:
@@ -53,7 +50,7 @@ def compile_launchers(root: Path, tools: Path) -> None:
     (root / "bin").mkdir()
     for output, options in ((root / "dislock", [loader]), (root / "bin" / "python3", [loader, "-DPYTHON"])):
         subprocess.run(
-            [*compiler, *C_OPTIONS, *options, "-o", output, FILES / "launcher.c"],
+            [*compiler, *C_OPTIONS, *options, "-o", output, INSIDE / "launcher.c"],
             env={**os.environ, "PYTHONPATH": str(tools), "ZIG_GLOBAL_CACHE_DIR": str(tools / "cache")},
             check=True,
         )
@@ -64,14 +61,14 @@ def add_start(root: Path) -> None:
     library = root / "lib" / interpreter.library_folder()
     # As bytecode: a script is compiled anew at each start.
     py_compile.compile(
-        str(FILES / "start.py"),
+        str(INSIDE / "start.py"),
         cfile=str(root / "lib" / "start.pyc"),
         dfile="start.py",
         doraise=True,
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
-    interpreter.copy(FILES / "sitecustomize.py", library / "sitecustomize.py")
-    interpreter.copy(FILES / "runtime_install.py", library / "site-packages" / "runtime_install.py")
+    interpreter.copy(INSIDE / "sitecustomize.py", library / "sitecustomize.py")
+    interpreter.copy(INSIDE / "dislock_install.py", library / "site-packages" / "dislock_install.py")
 
 
 def compile_modules(root: Path, folder: Path) -> None:
@@ -110,38 +107,39 @@ def make(root: Path, zipapp: Path) -> None:
         (root / "ssl").mkdir()
         # From the package and never from this machine's trust store, which may hold a company's own.
         interpreter.copy(tools / "certifi" / "cacert.pem", root / "ssl" / "cert.pem")
-        runtime_packages.unpack(zipapp, site, packed)
+        packages.unpack(zipapp, site, packed)
         from_here |= interpreter.copy_libraries(root, site.rglob("*.so*"))
         if shutil.which("strip"):
             interpreter.strip(root)
         add_start(root)
         compile_modules(root, root / "lib" / interpreter.library_folder())
-        describe(root, [site, packed, tools], from_here)
-        zip_folder(packed, site / runtime_packages.PACKED)
+        describe(root, sbom.packages([site, packed, tools], packages.bill(zipapp)), from_here)
+        zip_folder(packed, site / packages.PACKED)
         shutil.rmtree(packed)
     for path in [root, *root.rglob("*")]:
         path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
 
 
-def describe(root: Path, places: Iterable[Path], from_here: Iterable[Path]) -> None:
-    owners = runtime_sbom.owners(from_here)
-    runtime_sbom.add_licenses(owners, root / "licenses")
-    text = runtime_sbom.document(runtime_sbom.packages(places), owners)
-    (root / "bill-of-materials.cdx.json").write_text(text)
+def describe(root: Path, parts: Iterable[Component], from_here: Iterable[Path]) -> None:
+    owners = sbom.owners(from_here)
+    sbom.add_licenses(owners, root / "licenses")
+    if owners:
+        sbom.add_records(owners, root / "distribution")
+    (root / "bill-of-materials.cdx.json").write_bytes(sbom.document(parts, owners))
 
 
 def pack(root: Path, output: Path) -> None:
     archive = output / f"dislock-linux-{interpreter.MACHINE}.tar.gz"
     output.mkdir(parents=True, exist_ok=True)
-    runtime_pack.pack(root, archive)
-    unpacked = runtime_pack.size(root)
+    archives.pack(root, archive)
+    unpacked = archives.size(root)
     print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB, {unpacked / 1e6:.1f} MB unpacked")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="build/runtime", description=__doc__)
-    parser.add_argument("--zipapp", type=Path, default=BUILD.parent / "dist" / "dislock.pyz")
-    parser.add_argument("--output", type=Path, default=BUILD.parent / "dist", help="where the archive goes (dist/)")
+    parser.add_argument("--zipapp", type=Path, default=ROOT / "dist" / "dislock.pyz")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="where the archive goes (dist/)")
     parser.add_argument("--folder", type=Path, help="only make this folder, and no archive")
     parser.add_argument("--pack", type=Path, help="only make the archive, from a folder made before")
     options = parser.parse_args(arguments)

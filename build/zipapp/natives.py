@@ -10,16 +10,28 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pyz_tools import CACHE, HERE, pip
+from build.common.tools import BUILD, CACHE, pip
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
-# The names that _bootstrap/place.py gives to platforms, and the tags that wheels may have, the most portable first.
+# The names that place.py gives to platforms, and the tags that wheels may have, the most portable first.
 TAGS = {"glibc": ("manylinux2014", "manylinux_2_28"), "musl": ("musllinux_1_2",)}
 PLATFORMS = {
     f"{libc}-{machine}": [f"{tag}_{machine}" for tag in tags]
     for libc, tags in TAGS.items()
     for machine in ("x86_64", "aarch64")
 }
+
+
+LOCK = BUILD / "zipapp" / "natives.lock"
+#: A platform's bill of materials, as the builder of its wheels wrote it.
+BILL = "psycopg_binary.cdx.json"
+
+
+def libpq_version() -> str:
+    """The libpq in the wheels: build/lock asked it."""
+    found = re.search(r"^# libpq (\S+)$", LOCK.read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 def download(python: Path | str, folder: Path, platform: str, version: str, *requirement: str) -> Path:
@@ -33,8 +45,7 @@ def download(python: Path | str, folder: Path, platform: str, version: str, *req
 
 def wheels() -> dict[tuple[str, str], Path]:
     """All of them by platform and version, each checked against natives.lock; kept for the next build."""
-    lock = HERE / "natives.lock"
-    allowed = set(re.findall(r"sha256:([0-9a-f]{64})", lock.read_text()))
+    allowed = set(re.findall(r"sha256:([0-9a-f]{64})", LOCK.read_text()))
     store = CACHE / "natives"
 
     def one(pair: tuple[str, str]) -> Path:
@@ -44,7 +55,7 @@ def wheels() -> dict[tuple[str, str], Path]:
             return kept[0]
         for wheel in folder.glob("*.whl"):
             wheel.unlink()
-        return download(sys.executable, folder, *pair, "--require-hashes", "-r", str(lock))
+        return download(sys.executable, folder, *pair, "--require-hashes", "-r", str(LOCK))
 
     pairs = [(platform, version) for platform in PLATFORMS for version in PYTHONS]
     with ThreadPoolExecutor(4) as pool:
@@ -63,6 +74,8 @@ def members(found: dict[tuple[str, str], Path]) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 target = place(name, f"natives/{platform}", f"cpython-{version.replace('.', '')}")
+                if target and target.endswith(BILL) and target in seen:
+                    continue  # it names its wheel, and is the same otherwise
                 if target and seen.setdefault(target, content := archive.read(name)) != content:
                     sys.exit(f"{wheel.name}: {name} differs from the one in another wheel")
     yield from seen.items()
@@ -73,6 +86,8 @@ def place(name: str, natives: str, python: str) -> str | None:
     folder, _, file = name.partition("/")
     if not file or file.endswith("/"):
         return None
+    if file.endswith(".cdx.json"):
+        return f"{natives}/{BILL}"
     if folder == "psycopg_binary.libs":
         return f"{natives}/{name}"
     if folder == "psycopg_binary" and file.endswith(".so"):

@@ -7,21 +7,22 @@ import sys
 import zipfile
 from pathlib import Path
 
-from runtime_interpreter import MACHINE, CannotBuildError
+from build.folder.interpreter import MACHINE, CannotBuildError
+from build.zipapp.natives import BILL
 
 #: What stays packed in the folder too, because dislock itself never imports it.
 PACKED = "sqlalchemy.zip"
+NATIVES = f"natives/glibc-{MACHINE}"
 #: For those who test SQLAlchemy dialects of their own.
 LEFT_OUT = "sqlalchemy/testing/"
 
 
 def unpack(zipapp: Path, site: Path, packed: Path) -> None:
     """Fills ``site``, and ``packed`` with what is to go into ``PACKED``. The archive's layout is that of build/pyz."""
-    natives = f"natives/glibc-{MACHINE}"
     folders = {
         "site-packages/": "",
-        f"{natives}/psycopg_binary.libs/": "psycopg_binary.libs/",
-        f"{natives}/{sys.implementation.cache_tag}/": "psycopg_binary/",
+        f"{NATIVES}/psycopg_binary.libs/": "psycopg_binary.libs/",
+        f"{NATIVES}/{sys.implementation.cache_tag}/": "psycopg_binary/",
     }
     with open_zipapp(zipapp) as archive:
         names = archive.namelist()
@@ -36,6 +37,12 @@ def unpack(zipapp: Path, site: Path, packed: Path) -> None:
                 for member in inner.namelist():
                     if not member.startswith(LEFT_OUT):
                         write(folder / member, inner.read(member))
+
+
+def bill(zipapp: Path) -> bytes:
+    """What psycopg's wheel says of the libraries bundled in it."""
+    with open_zipapp(zipapp) as archive:
+        return archive.read(f"{NATIVES}/{BILL}")
 
 
 def open_zipapp(path: Path) -> zipfile.ZipFile:

@@ -12,14 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parent.parent
-# The throw-away server is the tests' own.
-sys.path.insert(0, str(ROOT))
-
-if TYPE_CHECKING:
-    from tests.support.postgres import Postgres
+from build.common.postgres import Postgres
+from build.common.tools import ROOT
 
 WIDTH = 100
 TABLE = "CREATE TABLE key_value (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
@@ -188,8 +183,6 @@ def row(name: str, code: int, text: str) -> None:
 def main() -> int:
     # Each line as it comes, also into a pipe or a file.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text stream unless somebody replaced it
-    from tests.support.postgres import Postgres
-
     with tempfile.TemporaryDirectory(prefix="dislock-demo-") as folder, Postgres() as server:
         return Demo(ROOT / sys.argv[1], server, Path(folder)).show()
 

@@ -18,11 +18,13 @@ import zipfile
 import zlib
 from pathlib import Path
 
-import pyz_natives
-import pyz_sbom
-import pyz_wheel
-from pyz_tools import HERE, ROOT, pip
+from build.common import wheel
+from build.common.tools import BUILD, ROOT, pip, pip_environment
+from build.zipapp import natives as native
+from build.zipapp import sbom
 
+#: What is put into the archive beside the packages, as it lies there.
+INSIDE = BUILD / "zipapp" / "inside"
 MODULES = ("place", "start", "unpack", "ahead", "tidy", "script")
 # Files of an installation that say how this machine made it, or that nothing in the archive reads.
 LEFT_OUT = re.compile(
@@ -38,10 +40,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         packages, environment = pack(work)
-        natives = pyz_natives.wheels()
-        members = lay_out(packages, dict(pyz_natives.members(natives)))
+        natives = native.wheels()
+        members = lay_out(packages, dict(native.members(natives)))
         content = assemble(members, environment)
-        bom = pyz_sbom.make(packages, natives, hashlib.sha256(content).hexdigest())
+        bom = sbom.make(packages, natives, hashlib.sha256(content).hexdigest())
     dist.mkdir(exist_ok=True)
     replace(dist / "dislock.pyz", content, 0o755)
     replace(dist / "dislock.cdx.json", bom, 0o644)
@@ -54,18 +56,18 @@ def main() -> None:
 
 def pack(work: Path) -> tuple[dict[str, bytes], dict[str, object]]:
     """What shiv packs: the files of site-packages by name, and its description of the archive."""
-    pyz_wheel.build(work, "wheel")
-    [wheel] = work.glob("*.whl")
+    wheel.build(work, "wheel")
+    [built] = work.glob("*.whl")
     staged = work / "staged"
-    pip(sys.executable, "install", "--no-deps", "--no-index", "--no-compile", "--target", str(staged), str(wheel))
+    pip(sys.executable, "install", "--no-deps", "--no-index", "--no-compile", "--target", str(staged), str(built))
     packed = work / "packed.pyz"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "shiv", "--console-script", "dislock", "--python", "/bin/sh",
          "--site-packages", str(staged), "--output-file", str(packed), "--reproducible",
          # From here on they are pip's: the locked wheels, in the form that fits every host.
          "--no-deps", "--no-compile", "--require-hashes", "--only-binary", ":all:",
-         "--python-version", "3.10", "--platform", "any", "-r", str(HERE / "pyz.lock")],
-        check=False, capture_output=True, text=True,
+         "--python-version", "3.10", "--platform", "any", "-r", str(BUILD / "zipapp" / "packages.lock")],
+        check=False, capture_output=True, text=True, env=pip_environment(sys.executable),
     )  # fmt: skip
     if done.returncode:
         sys.exit(f"shiv failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
@@ -83,10 +85,10 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
     members = {f"site-packages/{n}": c for n, c in packages.items() if not any(n in part for part in late.values())}
     members |= {f"later/{part}.zip": zipped(files) for part, files in late.items()}
     members |= natives
-    members["__main__.py"] = (HERE / "_bootstrap" / "guard.py").read_bytes()
+    members["__main__.py"] = (INSIDE / "guard.py").read_bytes()
     for module in ("__init__", *MODULES):
-        members[f"_bootstrap/{module}.py"] = (HERE / "_bootstrap" / f"{module}.py").read_bytes()
-    members["_bootstrap/imports"] = (HERE / "_bootstrap" / "imports").read_bytes()
+        members[f"_bootstrap/{module}.py"] = (INSIDE / "_bootstrap" / f"{module}.py").read_bytes()
+    members["_bootstrap/imports"] = (INSIDE / "_bootstrap" / "imports").read_bytes()
     # What unpack.py reads in place of the archive's directory, and checks each member against.
     read = (n for n in sorted(members) if n.startswith(("site-packages/", "later/", "natives/", "_bootstrap/imports")))
     sums = "".join(f"{zlib.crc32(members[n])} {n}\n" for n in read).encode()
@@ -96,7 +98,7 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
 
 def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes:
     """The whole file: the launcher, the program that it starts, and the archive."""
-    launcher = (HERE / "_bootstrap" / "launcher.sh").read_bytes()
+    launcher = (INSIDE / "launcher.sh").read_bytes()
     digest = hashlib.sha256(launcher)
     for name, content in sorted(members.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from build.common.tools import ROOT
 
 
 class CannotReleaseError(Exception):

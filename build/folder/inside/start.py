@@ -49,9 +49,9 @@ def main() -> None:
     except OSError:
         pass
     if arguments[:1] == ["--install"]:
-        import runtime_install
+        import dislock_install
 
-        sys.exit(runtime_install.main(ROOT, arguments[1:]))
+        sys.exit(dislock_install.main(ROOT, arguments[1:]))
     hidden = any(name.startswith(HIDDEN) for name in os.environb)
     if hidden:
         put_back_hidden()

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyz_tools import ROOT
+from build.common.tools import ROOT
 
 
 def build(folder: Path, *targets: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
+import functools
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -12,27 +15,33 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+BUILD = Path(__file__).resolve().parents[1]
+ROOT = BUILD.parent
 CACHE = ROOT / ".cache"
 # What PEP 441 archives can hold at the earliest; every time stamp in the artifacts is this one.
 EPOCH = "315532800"
+#: Which of pip's settings the caller decides: where packages come from, and how they are reached.
+FOR_PIP = re.compile(
+    r"(extra-)?index-url|find-links|no-index|cert|client-cert|trusted-host|proxy|keyring-provider"
+    r"|timeout|default-timeout|retries|cache-dir|no-cache-dir|use-deprecated|use-feature"
+)
 
 
 def run_with_tools(module: str) -> NoReturn:
-    """Replace this process by `python MODULE.py ARGUMENTS` in the environment of tools.lock, made if need be."""
+    """Replace this process by `python -m MODULE ARGUMENTS` in the environment of tools.lock, made if need be."""
     if sys.version_info < (3, 10):  # noqa: UP036 - whoever builds is told, too
         sys.exit(f"{sys.argv[0]}: CPython 3.10 or newer is needed")
     python = tools()
-    environment = os.environ | {"SOURCE_DATE_EPOCH": EPOCH, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
-        environment.pop(name, None)
-    os.execve(python, [str(python), str(HERE / f"{module}.py"), *sys.argv[1:]], environment)
+    theirs = re.compile("PYTHON.*|VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if not theirs.fullmatch(name)}
+    environment |= {"SOURCE_DATE_EPOCH": EPOCH, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    os.chdir(ROOT)
+    os.execve(python, [str(python), "-m", module, *sys.argv[1:]], environment)
 
 
 def tools() -> Path:
     """The environment's interpreter."""
-    lock = HERE / "tools.lock"
+    lock = BUILD / "common" / "tools.lock"
     stamp = hashlib.sha256(lock.read_bytes() + sys.version.encode() + os.fsencode(sys.base_prefix)).hexdigest()
     folder = CACHE / f"tools-{sysconfig.get_python_version()}"
     python = folder / "bin" / "python"
@@ -67,6 +76,21 @@ def pip(python: Path | str, command: str, *arguments: str) -> None:
         check=False,
         capture_output=True,
         text=True,
+        env=pip_environment(str(python)),
     )
     if done.returncode:
         sys.exit(f"pip {command} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+
+
+@functools.cache
+def pip_environment(python: str) -> dict[str, str]:
+    """The environment for pip: of the caller's settings, in files and variables, those that FOR_PIP names."""
+    command = [python, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    # Section, option and value, as global.index-url='https://…'.
+    files = {name: ast.literal_eval(text) for name, text in re.findall(r"^\w+\.([\w-]+)=(.*)$", listed, re.MULTILINE)}
+    variables = {name[4:].lower().replace("_", "-"): os.environ[name] for name in os.environ if name.startswith("PIP_")}
+    kept = {name: value for name, value in (files | variables).items() if FOR_PIP.fullmatch(name)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    environment |= {f"PIP_{name.upper().replace('-', '_')}": value for name, value in kept.items()}
+    return environment | {"PIP_CONFIG_FILE": os.devnull}
