@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         SlotOverError,
         UnknownOutcomeError,
     )
-    from dislock.session import LeaseLock, LockSession, ScheduleLock, acquire_locks, build_locks, with_locks
+    from dislock.locks import LeaseLock, LockSession, ScheduleLock, acquire_locks, build_locks, with_locks
 
 __all__ = [
     "LEASE_LOST_EXIT_CODE",
@@ -59,7 +59,7 @@ _HOMES = {
     "LeaseLossPolicy": "context",
     "LockContext": "context",
     **dict.fromkeys(
-        ("LeaseLock", "LockSession", "ScheduleLock", "acquire_locks", "build_locks", "with_locks"), "session"
+        ("LeaseLock", "LockSession", "ScheduleLock", "acquire_locks", "build_locks", "with_locks"), "locks"
     ),
 }
 

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from dislock.context import LockContext
-from dislock.drivers import clock
+from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, LeaseLostError, Loss
-from dislock.planning import Planned, View, crashed, normalize_strategies
-from dislock.protocol import Protocol
+from dislock.protocol.acquisition import Protocol
+from dislock.request import Planned, crashed, normalize_strategies
+from dislock.view import View
 
 __all__ = ["LeaseLock", "LockSession", "ScheduleLock", "acquire_locks", "build_locks", "with_locks"]
 

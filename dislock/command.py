@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from dislock.context import LockContext
 from dislock.errors import LEASE_LOST_EXIT_CODE
-from dislock.runner import Beginning, Interrupted, NotStarted, supervise
-from dislock.session import Holding
-from dislock.settings import current_environment
-from dislock.signals import die_of_interrupt
+from dislock.holding import Holding
+from dislock.process.environment import current_environment
+from dislock.process.runner import Beginning, Interrupted, NotStarted, supervise
+from dislock.process.signals import die_of_interrupt
 
 if TYPE_CHECKING:
-    from dislock.runner import Signals
+    from dislock.process.runner import Signals
 
 logger = logging.getLogger("dislock")
 

@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from dislock.database import EXPECTED, Database
-from dislock.drivers import GOODBYE, RECALL, clock, options, recall, recall_time, sever
-from dislock.statements import compose, parameters
-from dislock.steps import (
+from dislock.drivers.cancellation import CANCEL, cancel, cancel_time
+from dislock.drivers.clock import clock
+from dislock.drivers.connections import GOODBYE, options, sever
+from dislock.drivers.failures import EXPECTED
+from dislock.drivers.targets import Database
+from dislock.protocol.statements import compose, parameters
+from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
     Answer,
@@ -112,10 +115,10 @@ class Tasks:
             return await cursor.fetchall()
 
         task = _start(execute())
-        await run.wait(task, recall_time(step.by, clock()), linger=LINGER - RECALL)
-        if recalled := not task.done():
-            recall(connection.pgconn)
-            await run.wait(task, step.by, linger=RECALL)
+        await run.wait(task, cancel_time(step.by, clock()), linger=LINGER - CANCEL)
+        if gave_up := not task.done():
+            cancel(connection.pgconn)
+            await run.wait(task, step.by, linger=CANCEL)
         if not task.done():
             self._connection = None
             await self._abandon(connection, task, run)
@@ -126,7 +129,7 @@ class Tasks:
             connection.pgconn.finish()
             return Unanswered(run.told())
         if error := task.exception():
-            if recalled and isinstance(error, psycopg.errors.QueryCanceled):
+            if gave_up and isinstance(error, psycopg.errors.QueryCanceled):
                 return Failed(Failure(HAD_TO_WAIT), run.told())
             if connection.closed:
                 self._connection = None

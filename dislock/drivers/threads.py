@@ -14,10 +14,13 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from dislock.database import EXPECTED, Database
-from dislock.drivers import GOODBYE, RECALL, clock, decline_signals, options, recall, recall_time, sever
-from dislock.statements import Statement, compose, parameters
-from dislock.steps import (
+from dislock.drivers.cancellation import CANCEL, cancel, cancel_time
+from dislock.drivers.clock import clock
+from dislock.drivers.connections import GOODBYE, decline_signals, options, sever
+from dislock.drivers.failures import EXPECTED
+from dislock.drivers.targets import Database
+from dislock.protocol.statements import Statement, compose, parameters
+from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
     Answer,
@@ -104,13 +107,13 @@ class Threads:
         link, table = self._link, self._table
         assert link is not None
         call = link.submit(lambda: link.execute(step.statement, table))
-        self._wait(run, recall_time(step.by, clock()), lambda: call.done, linger=LINGER - RECALL)
-        if recalled := not call.done:
-            link.recall()
-            self._wait(run, step.by, lambda: call.done, linger=RECALL)
+        self._wait(run, cancel_time(step.by, clock()), lambda: call.done, linger=LINGER - CANCEL)
+        if cancelled := not call.done:
+            link.cancel()
+            self._wait(run, step.by, lambda: call.done, linger=CANCEL)
         if call.done and call.error is None:
             return Done(tuple(call.result), run.told())
-        if recalled and isinstance(call.error, psycopg.errors.QueryCanceled):
+        if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):
             return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
         if broken:
@@ -196,10 +199,10 @@ class _Link:
     def broken(self) -> bool:
         return self._connection is None or self._connection.closed
 
-    def recall(self) -> None:
+    def cancel(self) -> None:
         """Asks the server to drop the statement in flight."""
         assert self._connection is not None
-        recall(self._connection.pgconn)
+        cancel(self._connection.pgconn)
 
     def close(self) -> None:
         """Says goodbye to the server, and waits a moment for the thread to be gone."""

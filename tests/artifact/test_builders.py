@@ -50,7 +50,7 @@ def test_wheel_and_source_distribution(tmp_path: Path) -> None:
     assert len(made[0]) == 2
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {"dislock/py.typed", "pg_advisory_lock/py.typed", "dislock/cli.py"} <= set(names)
+    assert {"dislock/py.typed", "pg_advisory_lock/py.typed", "dislock/cli/run.py"} <= set(names)
     assert {name.partition("/")[0] for name in names} == {
         "dislock",
         "pg_advisory_lock",

@@ -179,7 +179,7 @@ def test_a_first_start_has_it_compiled_beside_it(zipapp: Zipapp) -> None:
     process.communicate(b"\n", timeout=60)
     assert process.returncode == 0
     # As Python would have compiled it, or it would not be loaded when somebody asks for a comparison.
-    checked = "import dislock.cli, psycopg, sys; print(sys.flags.dont_write_bytecode)"
+    checked = "import dislock.cli.run, psycopg, sys; print(sys.flags.dont_write_bytecode)"
     before = {path: path.stat().st_mtime_ns for path in bytecode(zipapp).values()}
     command = [str(zipapp.folder / "bin" / "python3.15"), "--check-hash-based-pycs", "always"]
     assert zipapp.run("--python", "-c", checked, command=command).code == 0

@@ -149,7 +149,7 @@ class TestRecipes:
         ran = zipapp.run("--python", "-m", "compileall", "-q", place, DISLOCK_CACHE=place)
         assert (ran.code, ran.err) == (0, "")
         subprocess.run(["chmod", "-R", "go+rX", place], check=True)
-        code = "import dislock.cli; print(dislock.__file__); print(dislock.cli.__cached__)"
+        code = "import dislock.cli.run; print(dislock.__file__); print(dislock.cli.run.__cached__)"
         process = start(
             [str(zipapp.file), "--python", "-c", code], {**zipapp.environment, "DISLOCK_CACHE": place},
             zipapp.folder, NOBODY,

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from dislock import LockContext, aio
-from dislock.session import Holding
+from dislock.holding import Holding
 from tests.faults.conftest import Table
 from tests.faults.wrapper import PATIENCE
 from tests.support.wait import until

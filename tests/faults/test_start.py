@@ -9,7 +9,7 @@ import pytest
 
 from dislock import LeaseLock, LeaseLostError, LockContext
 from dislock.command import run_held
-from dislock.session import Holding
+from dislock.holding import Holding
 from tests.faults.conftest import Table
 from tests.faults.wrapper import PATIENCE
 from tests.support.wait import until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dislock.database import CERTIFICATE_FILES
+from dislock.drivers.targets import CERTIFICATE_FILES
 from tests.image import engine
 
 START = engine.ROOT / "build" / "folder" / "inside" / "start.py"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dislock.errors import LockNotAcquiredError
-from dislock.protocol import LEAVE_SECONDS
-from dislock.steps import LINGER
+from dislock.protocol.acquisition import LEAVE_SECONDS
+from dislock.protocol.steps import LINGER
 from tests.simulation.process import SUPERVISED, Process
 from tests.simulation.table import Call, Row, Table
 

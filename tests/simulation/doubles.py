@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dislock.conversation import Make
 from dislock.errors import DatabaseUnavailableError, DislockError, LockNotAcquiredError, Loss, UnknownOutcomeError
-from dislock.lease import Lease, Terms
-from dislock.plan import SlotPlan
-from dislock.protocol import Protocol
-from dislock.slots import Slot
-from dislock.statements import GiveBackSlot, MoveExpiry
-from dislock.steps import Answer, Connect, Done, Failed, Failure, Steps, Wait
+from dislock.protocol.acquisition import Protocol
+from dislock.protocol.conversation import Make
+from dislock.protocol.lease import Lease, Terms
+from dislock.protocol.plan import SlotPlan
+from dislock.protocol.schedule import Slot
+from dislock.protocol.statements import GiveBackSlot, MoveExpiry
+from dislock.protocol.steps import Answer, Connect, Done, Failed, Failure, Steps, Wait
 from tests.simulation.checks import WatchedTable
 from tests.simulation.history import Rules
 from tests.simulation.process import LIBRARY

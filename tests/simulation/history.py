@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from dislock.lease import Lease, Terms
-from dislock.plan import Plan, SlotPlan
-from dislock.protocol import Protocol
-from dislock.slots import Slot
-from dislock.statements import NEVER, to_micros, to_moment
+from dislock.protocol.acquisition import Protocol
+from dislock.protocol.lease import Lease, Terms
+from dislock.protocol.plan import Plan, SlotPlan
+from dislock.protocol.schedule import Slot
+from dislock.protocol.statements import NEVER, to_micros, to_moment
 from tests.simulation.checks import Checks, WatchedTable
 from tests.simulation.process import SUPERVISED, Host, Process
 from tests.simulation.scene import BLOWS, SECOND, START, Scene

@@ -1,6 +1,6 @@
 """One simulated process: a wrapper around a command, or a program that uses the library, and what may befall it.
 
-It follows ``dislock.session``, ``dislock.runner`` and ``dislock.command``: acquire, renew beside the command, end the
+It follows ``dislock.holding``, ``dislock.process.runner`` and ``dislock.command``: acquire, renew beside it, end the
 command on a loss (SIGTERM, the loss's grace, SIGKILL), stop renewing, free, and tell by the exit code.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dislock.drivers.simulated import Leave, Simulated
 from dislock.errors import (
     ConfigurationError,
     DatabaseUnavailableError,
@@ -21,8 +20,9 @@ from dislock.errors import (
     LossReason,
     UnknownOutcomeError,
 )
-from dislock.plan import Plan, Senses
-from dislock.session import STOP_SECONDS
+from dislock.holding import STOP_SECONDS
+from dislock.protocol.plan import Plan, Senses
+from tests.simulation.driver import Leave, Simulated
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -51,7 +51,7 @@ class Host:
 
 
 class Process:
-    """Implements ``dislock.drivers.simulated.World`` for its own driver."""
+    """Implements ``tests.simulation.driver.World`` for its own driver."""
 
     def __init__(self, history: History, host: Host, plan: Plan, mode: str, tick: int | None) -> None:
         self.history = history
@@ -116,8 +116,8 @@ class Process:
             self.history.trace("%s sends %s", self, statement)
             self.history.server.execute(self, link, statement, answer)
 
-    def recall(self, link: Any) -> None:
-        self.history.server.recall(self, link)
+    def cancel(self, link: Any) -> None:
+        self.history.server.cancel(self, link)
 
     def abandon(self, link: Any) -> None:
         link.alive = False

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import Any
 
-from dislock.slots import Schedule, Slot
-from dislock.statements import to_micros, to_moment
+from dislock.protocol.schedule import Schedule, Slot
+from dislock.protocol.statements import to_micros, to_moment
 from tests.simulation.process import CONTINUES, LIBRARY, SUPERVISED, Host
 from tests.simulation.server import CONNECT_FAULTS, EXECUTE_FAULTS
 

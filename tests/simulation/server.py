@@ -6,8 +6,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dislock.statements import ReadClock
-from dislock.steps import Failure
+from dislock.protocol.statements import ReadClock
+from dislock.protocol.steps import Failure
 from tests.simulation.table import Call, Table
 
 if TYPE_CHECKING:
@@ -131,19 +131,19 @@ class Server:
             rows = self.table.finish(call, history.database_now())
         self._reply(call, rows)
 
-    def recall(self, process: Process, link: Link) -> None:
+    def cancel(self, process: Process, link: Link) -> None:
         """A request on a connection of its own, which can be lost as any other."""
         history = self.history
         if process.host.cut_until <= history.now and history.rng.random() >= history.rate:
-            history.after(history.latency * (1 + history.rng.random()), self._recall, link)
+            history.after(history.latency * (1 + history.rng.random()), self._cancel, link)
 
-    def _recall(self, link: Link) -> None:
+    def _cancel(self, link: Link) -> None:
         call = link.waiting
         if call is None or link.epoch != self.epoch:
             return
         if self.table_lock is not None and call in self.table_lock:
             self.table_lock.remove(call)
-            self.history.stats.fault("recalled")
+            self.history.stats.fault("cancelled")
             self._reply(call, RECALLED)
         else:
             self._stop_waiting(call, call.waits, RECALLED)
@@ -161,7 +161,7 @@ class Server:
             return
         first = waiting[0] is call
         waiting.remove(call)
-        self.history.stats.fault("lock timeout" if why is LOCKED else "recalled")
+        self.history.stats.fault("lock timeout" if why is LOCKED else "cancelled")
         self._reply(call, why)
         if first and waiting:
             # The first in the queue waits for the transaction, the others for their turn: each wait has its own limit.

@@ -1,4 +1,4 @@
-"""What PostgreSQL does with the statements of ``dislock.statements``, as values: the SQL's meaning, clause by clause.
+"""What PostgreSQL does with the statements of ``protocol.statements``, as values: the SQL, clause by clause.
 
 A statement has two moments. At its start it takes its snapshot; where it needs a row that another transaction has
 locked, it waits, and then decides anew on the newest version of the row, at that later moment. Which of its clauses
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dislock.statements import (
+from dislock.protocol.statements import (
     MOMENT_TYPES,
     ClaimLease,
     ClaimSlot,

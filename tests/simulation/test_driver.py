@@ -8,10 +8,23 @@ from typing import Any
 
 import pytest
 
-from dislock.drivers.simulated import Leave, Simulated
 from dislock.errors import LockNotAcquiredError
-from dislock.statements import ReadClock, Statement
-from dislock.steps import LINGER, Answer, Close, Connect, Done, Execute, Failed, Failure, Step, Steps, Unanswered, Wait
+from dislock.protocol.statements import ReadClock, Statement
+from dislock.protocol.steps import (
+    LINGER,
+    Answer,
+    Close,
+    Connect,
+    Done,
+    Execute,
+    Failed,
+    Failure,
+    Step,
+    Steps,
+    Unanswered,
+    Wait,
+)
+from tests.simulation.driver import Leave, Simulated
 
 BROKEN = Failure("reset", broken=True)
 
@@ -25,7 +38,7 @@ class Clockwork:
         self.calls: list[tuple[float, int, Callable[[], None]]] = []
         self.links = 0
         self.open: set[object] = set()
-        self.recalled: list[float] = []
+        self.cancelled: list[float] = []
 
     def clock(self) -> float:
         return self.now
@@ -47,8 +60,8 @@ class Clockwork:
         if self.executing is not None:
             self.call_at(self.now + self.executing, lambda: answer(self.outcome))
 
-    def recall(self, link: object) -> None:
-        self.recalled.append(self.now)
+    def cancel(self, link: object) -> None:
+        self.cancelled.append(self.now)
 
     def abandon(self, link: object) -> None:
         self.open.remove(link)
@@ -90,7 +103,7 @@ def test_steps_are_carried_out_one_after_the_other() -> None:
     heard = carry_out(world, [Wait(105), Connect(0, 110), Execute(READ, 120), Close()])
     assert heard == [(105, Done()), (106, Done()), (107, Done(((7,),))), (107, Done())]
     assert not world.open
-    assert not world.recalled
+    assert not world.cancelled
 
 
 def test_every_step_is_over_when_its_time_is_up() -> None:
@@ -98,7 +111,7 @@ def test_every_step_is_over_when_its_time_is_up() -> None:
     world = Clockwork(executing=None)
     assert carry_out(world, [Connect(0, 110), Execute(READ, 120)])[1] == (120, Unanswered())
     assert not world.open, "a connection that did not answer is not used again"
-    assert world.recalled == [pytest.approx(119.6)]
+    assert world.cancelled == [pytest.approx(119.6)]
 
 
 def test_an_answer_after_its_step_is_over_is_not_heard() -> None:
@@ -139,8 +152,8 @@ def test_leaving_lets_a_statement_linger_and_calls_it_back() -> None:
     world = Clockwork(executing=None)
     heard = carry_out(world, [Connect(0, 110), Execute(READ, 130)], leave_at=105)
     assert heard[1] == (105 + LINGER, Unanswered(leave=True))
-    assert world.recalled
-    assert 105 < world.recalled[0] < 105 + LINGER
+    assert world.cancelled
+    assert 105 < world.cancelled[0] < 105 + LINGER
 
 
 def test_a_request_before_the_run_is_told_to_its_first_step() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import dislock
 from dislock import aio
-from dislock.options import EXIT_CODES, GIVEN, OPTIONS, Option
+from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS, Option
 
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"

@@ -33,11 +33,12 @@ from dislock import (
     run_with_locks,
     with_locks,
 )
-from dislock.drivers import clock, options
-from dislock.planning import Planned
-from dislock.statements import ClaimLease, ClaimSlot, Inspect, ReadClock, to_micros
-from dislock.steps import Answer, Connect, Done, Execute, Step, Wait
-from tests.unit.test_protocol import (
+from dislock.drivers.clock import clock
+from dislock.drivers.connections import options
+from dislock.protocol.statements import ClaimLease, ClaimSlot, Inspect, ReadClock, to_micros
+from dislock.protocol.steps import Answer, Connect, Done, Execute, Step, Wait
+from dislock.request import Planned
+from tests.unit.protocol.test_acquisition import (
     BROKEN,
     HELD,
     NONE,

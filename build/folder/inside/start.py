@@ -8,7 +8,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: How the launcher hides a variable from the loader: its first byte. See launcher.c.
 HIDDEN = b"\x01D_"
-#: Where images keep theirs, as dislock.database looks for them; these come before the folder's own.
+#: Where images keep theirs, as dislock.drivers.targets looks for them; these come before the folder's own.
 CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -34,10 +34,10 @@ def put_back_hidden() -> None:
 
 def reveal_to_command() -> None:
     """dislock reads the command's environment from /proc, where the names stay hidden."""
-    from dislock import settings
+    from dislock.process import environment
 
-    read = settings.original_environment
-    settings.original_environment = lambda: reveal(read())
+    read = environment.original_environment
+    environment.original_environment = lambda: reveal(read())
 
 
 def main() -> None:

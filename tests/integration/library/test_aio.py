@@ -24,7 +24,7 @@ from dislock import (
     aio,
 )
 from dislock.drivers.aio import Leave, Tasks
-from dislock.steps import Steps
+from dislock.protocol.steps import Steps
 from tests.integration.library.conftest import MakeContext
 from tests.support.proxy import Proxy
 from tests.support.wait import until as wait_until

@@ -26,9 +26,9 @@ from dislock import (
     run_with_locks,
     with_locks,
 )
-from dislock.planning import Planned
-from dislock.session import Holding
-from dislock.slots import Slot
+from dislock.holding import Holding
+from dislock.protocol.schedule import Slot
+from dislock.request import Planned
 from tests.integration.library.conftest import MakeContext
 from tests.integration.process.test_init import NAMESPACE
 from tests.integration.process.test_init import _possible as possible
@@ -185,7 +185,7 @@ def test_a_loss_is_never_told_without_its_reason(make: MakeContext, monkeypatch:
         held = acquire(self)
         lease = self.protocol.lease
         assert lease is not None
-        from dislock.drivers import clock
+        from dislock.drivers.clock import clock
 
         until(lambda: lease.overdue(clock()))
         return held

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dislock.errors import Loss, LossReason
-from dislock.runner import Beginning, Interrupted, NotStarted, Signals, become, supervise
-from dislock.signals import die_of_interrupt
+from dislock.process.runner import Beginning, Interrupted, NotStarted, Signals, become, supervise
+from dislock.process.signals import die_of_interrupt
 
 
 def original_environment() -> dict[bytes, bytes]:

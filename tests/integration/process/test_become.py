@@ -27,7 +27,7 @@ def test_output_written_before_is_not_lost() -> None:
     code = f"""
 import sys
 sys.path.insert(0, {ROOT!r})
-from dislock.runner import Signals, become
+from dislock.process.runner import Signals, become
 print("before")
 with Signals() as signals:
     become(["echo", "after"], None, signals)
@@ -39,7 +39,7 @@ def test_failure_leaves_everything_as_it_was() -> None:
     code = f"""
 import os, signal, sys, threading
 sys.path.insert(0, {ROOT!r})
-from dislock.runner import Interrupted, NotStarted, Signals, become
+from dislock.process.runner import Interrupted, NotStarted, Signals, become
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 def look():
     mask = sorted(int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, []))
@@ -71,7 +71,7 @@ print("good")
 def test_command_that_does_not_exist_where_no_thread_is_to_be_had() -> None:
     code = """
 import threading
-from dislock.runner import NotStarted, Signals, become
+from dislock.process.runner import NotStarted, Signals, become
 with Signals() as signals:
     signals.on_early(lambda: None)
     threading.stack_size(1 << 46)
@@ -88,7 +88,7 @@ def test_signal_that_is_pending_when_the_command_would_start() -> None:
     code = f"""
 import os, signal, sys
 sys.path.insert(0, {ROOT!r})
-from dislock.runner import Interrupted, Signals, become
+from dislock.process.runner import Interrupted, Signals, become
 with Signals() as signals:
     signals.halt()
     os.kill(os.getpid(), signal.SIGHUP)
@@ -106,8 +106,8 @@ def test_no_signal_ends_the_process_between_the_slot_and_the_command(number: sig
     code = f"""
 import os, signal, sys
 sys.path.insert(0, {ROOT!r})
-from dislock import runner
-from dislock.runner import Interrupted, Signals, become
+from dislock.process import runner
+from dislock.process.runner import Interrupted, Signals, become
 kill = lambda: os.kill(os.getpid(), {int(number)})
 with Signals() as signals:
     if {when!r} == "before":

@@ -183,7 +183,7 @@ def test_daemon_that_the_command_leaves_behind_lives_on(tmp_path: Path) -> None:
 
 def test_nothing_but_the_interpreter_is_imported_by_become() -> None:
     probe = (
-        "import sys; import dislock.runner; "
+        "import sys; import dislock.process.runner; "
         "print([m for m in ('subprocess', 'ctypes', 'psycopg', 'croniter', 'logging', 'asyncio') if m in sys.modules])"
     )
     assert run([sys.executable, "-c", probe]) == (0, "[]\n")

@@ -17,7 +17,7 @@ from tests.integration.process.harness import PATIENCE, alive, run, running
 #: Code that is to be put around `during`, which is called when the fork is under way and no process is known yet.
 HELD_OPEN = """
 import os, signal, sys, threading
-from dislock import children, runner
+from dislock.process import child as children, runner
 from dislock.errors import Loss, LossReason
 sent = {number: threading.Event() for number in signal.valid_signals()}
 spawn, send = children.Child._spawn, children.Child.send
@@ -84,7 +84,7 @@ def test_what_comes_before_the_fork_prevents_it(cause: str, how: str, tmp_path: 
     """The thread that forks has no time yet: it is on a busy machine."""
     code = f"""
 import os, signal, sys, threading
-from dislock import children, runner
+from dislock.process import child as children, runner
 from dislock.errors import Loss, LossReason
 go = threading.Event()
 begin, abandon = children.Child._run, children.Child.abandon

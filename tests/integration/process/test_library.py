@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dislock.errors import Loss, LossReason
-from dislock.runner import Beginning, Ended, NotStarted, supervise
+from dislock.process.runner import Beginning, Ended, NotStarted, supervise
 from tests.integration.process.harness import (
     PATIENCE,
     ROOT,
@@ -113,7 +113,7 @@ def test_exception_while_waiting_ends_the_command(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path.insert(0, {ROOT!r})
-from dislock.runner import supervise
+from dislock.process.runner import supervise
 try:
     supervise({command!r}, environment=None, signals=None, subscribe=None, kill_grace=0.2)
 except KeyboardInterrupt:
@@ -144,7 +144,7 @@ def test_interrupt_at_any_moment_leaves_nothing_behind(tmp_path: Path) -> None:
     code = f"""
 import os, signal, sys, threading, time
 sys.path.insert(0, {ROOT!r})
-from dislock.runner import supervise
+from dislock.process.runner import supervise
 supervise(["true"], environment=None, signals=None, subscribe=None, kill_grace=20.0)
 interrupted = 0
 for turn in range(150):
@@ -179,7 +179,7 @@ def test_exit_status_taken_by_somebody_else_is_no_success() -> None:
     code = f"""
 import signal, sys
 sys.path.insert(0, {ROOT!r})
-from dislock.runner import supervise
+from dislock.process.runner import supervise
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 try:
     supervise(["true"], environment=None, signals=None, subscribe=None, kill_grace=1.0)

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.integration
 #: A worker whose handler ends it by an exception, as many do; `raised` is called at the place under test.
 WORKER = """
 import os, signal, sys
-from dislock import LockContext, children, command, run_with_locks, session
+from dislock import LockContext, command, holding, run_with_locks
+from dislock.process import child as children
 def handler(number, frame):
     raise SystemExit(5)
 signal.signal(signal.SIGTERM, handler)
@@ -43,7 +44,7 @@ def live(url: str) -> list[str]:
         "command.run_held",
         "command.command_environment",
         "children._death_signal_setter",
-        "session.Holding.on_loss",
+        "holding.Holding.on_loss",
         "children.Child.start",
     ],
 )

@@ -54,14 +54,14 @@ def run(before: str, *argv: str, url: str = NOWHERE, first: bool = False) -> tup
 @pytest.mark.parametrize(
     ("module", "strategy"),
     [
-        ("dislock.signals", "lease"),
-        ("dislock.output", "lease"),
-        ("dislock.settings", "lease"),
+        ("dislock.process.signals", "lease"),
+        ("dislock.cli.output", "lease"),
+        ("dislock.cli.settings", "lease"),
         ("croniter", "schedule"),
         ("logging", "lease"),
-        ("dislock.log", "lease"),
+        ("dislock.cli.log", "lease"),
         ("dislock.command", "lease"),
-        ("dislock.session", "lease"),
+        ("dislock.holding", "lease"),
         ("psycopg", "schedule,lease"),
     ],
 )
@@ -73,13 +73,13 @@ def test_interrupt_at_any_import_is_130_without_a_word(module: str, strategy: st
 @pytest.mark.parametrize("argv", [["--help"], ["--version"]])
 def test_interrupt_at_the_import_of_what_only_tells(argv: list[str]) -> None:
     # Nothing is worth breaking off there; what counts is that nothing is said of it.
-    assert run(AT_IMPORT.format(module="dislock.usage", number=int(signal.SIGINT)), *argv) == (0, "")
+    assert run(AT_IMPORT.format(module="dislock.cli.usage", number=int(signal.SIGINT)), *argv) == (0, "")
 
 
 @needs_namespaces
 def test_as_pid_1_a_signal_at_the_start_is_not_lost() -> None:
     # The kernel throws away what the first process of a namespace neither handles nor holds back.
-    before = AT_IMPORT.format(module="dislock.settings", number=int(signal.SIGTERM))
+    before = AT_IMPORT.format(module="dislock.cli.settings", number=int(signal.SIGTERM))
     assert run(before, "--strategy=lease", *WAITING, first=True) == (143, "")
 
 
@@ -102,7 +102,7 @@ def test_fault_before_there_is_a_log_is_one_line_and_1() -> None:
 import sys
 class Broken:
     def find_spec(self, name, path=None, target=None):
-        if name == "dislock.log":
+        if name == "dislock.cli.log":
             raise ImportError("hush-hush")
 sys.meta_path.insert(0, Broken())
 """

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dislock.signals import ENDING, MESSAGES
+from dislock.process.signals import ENDING, MESSAGES
 from tests.integration.process.harness import (
     PATIENCE,
     alive,
@@ -180,7 +180,7 @@ def test_signal_in_the_moment_of_the_fork(tmp_path: Path) -> None:
     code = f"""
 import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from dislock import children, runner
+from dislock.process import child as children, runner
 spawn = children.Child._spawn
 def late(self, *args):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -197,7 +197,7 @@ with runner.Signals() as signals:
 def test_signal_after_the_end_changes_nothing(tmp_path: Path) -> None:
     code = """
 import os, signal
-from dislock.runner import Signals, supervise
+from dislock.process.runner import Signals, supervise
 with Signals() as signals:
     ended = supervise(["true"], environment=None, signals=signals, subscribe=None, kill_grace=1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -248,7 +248,7 @@ def test_where_the_system_does_not_say_who_sent_a_signal(tmp_path: Path) -> None
 import signal, sys
 del signal.sigwaitinfo
 sys.platform = "darwin"
-from dislock.runner import Signals, supervise
+from dislock.process.runner import Signals, supervise
 with Signals() as signals:
     ended = supervise(
         {witness(tmp_path)!r}, environment=None, signals=signals, subscribe=None, kill_grace=0.1

@@ -145,7 +145,7 @@ def test_key_in_the_moment_of_the_fork(tmp_path: Path) -> None:
     code = """
 import signal, sys, time
 from pathlib import Path
-from dislock import children, runner
+from dislock.process import child as children, runner
 spawn = children.Child._spawn
 def late(self, *args):
     Path(sys.argv[1]).touch()

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dislock.statements import Statement, compose, parameters
+from dislock.protocol.statements import Statement, compose, parameters
 from tests.support.wait import until
 
 #: The sequence holds the time: unlike a table's, its content is seen at once by every statement that is under way.

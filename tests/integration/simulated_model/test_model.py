@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dislock.statements import ClaimLease, ClaimSlot, GiveBackSlot, Inspect, MoveExpiry, ReadClock, Statement
+from dislock.protocol.statements import ClaimLease, ClaimSlot, GiveBackSlot, Inspect, MoveExpiry, ReadClock, Statement
 from tests.integration.simulated_model.conftest import Real
 from tests.simulation.table import Call, Row, Table
 

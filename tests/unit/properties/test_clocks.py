@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dislock.slots import Schedule
+from dislock.protocol.schedule import Schedule
 from tests.unit.properties.examples import examples
 
 UTC = timezone.utc

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dislock.errors import ConfigurationError
-from dislock.slots import Schedule
+from dislock.protocol.schedule import Schedule
 from tests.unit.properties.examples import examples
 
 UTC = timezone.utc

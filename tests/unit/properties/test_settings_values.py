@@ -8,10 +8,10 @@ import string
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dislock.cli.options import LEVELS, OPTIONS, Option, read_table
+from dislock.cli.settings import Settings, load
 from dislock.context import LONGEST_SECONDS
 from dislock.errors import ConfigurationError
-from dislock.options import LEVELS, OPTIONS, Option, read_table
-from dislock.settings import Settings, load
 from tests.unit.properties.examples import examples
 
 SECRET = "hunter2hunter2"

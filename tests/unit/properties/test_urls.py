@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
-from dislock.database import Database
+from dislock.cli.log import set_up_logging
+from dislock.drivers.targets import Database
 from dislock.errors import ConfigurationError
-from dislock.log import set_up_logging
 from tests.unit.properties.examples import examples
 
 SECRET = "hunter2hunter2"
@@ -44,7 +44,7 @@ def test_a_password_stays_in_its_url(url: str) -> None:
     before = (logging.getLogger("dislock").handlers[:], logging.lastResort)
     try:
         set_up_logging(logging.WARNING, url)
-        with mock.patch("dislock.output.write", lambda _descriptor, text: written.append(text)):
+        with mock.patch("dislock.cli.output.write", lambda _descriptor, text: written.append(text)):
             report(url)
     finally:
         logging.getLogger("dislock").handlers[:], logging.lastResort = before

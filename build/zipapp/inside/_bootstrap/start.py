@@ -237,7 +237,7 @@ def prepare(launched: bool, script: bool) -> str:
     sys.path.insert(0, folder + "/site-packages")
     sys.meta_path.insert(0, Later(archive, folder))
     if original is not None and not script:
-        import dislock.settings
+        import dislock.process.environment
 
-        dislock.settings.original_environment = lambda: dict(original)
+        dislock.process.environment.original_environment = lambda: dict(original)
     return archive

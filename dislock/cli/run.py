@@ -1,0 +1,147 @@
+"""One command line from arguments to exit code: settings, locks, command."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# As in the package: loading typing takes longer than this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from logging import Logger
+
+    from dislock.cli.settings import Settings
+    from dislock.holding import Holding
+    from dislock.process.signals import Signals
+
+FAILURE = 1
+USAGE = 2
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    signals: Signals | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
+) -> int:
+    """Run the command line program and return its exit code; does not return where the command takes its place.
+
+    ``signals``: already held back by the caller; without it, until this returns. ``environment`` is what the command
+    gets; None: what this process got.
+    """
+    from dislock.cli.output import complain, occupy_closed_descriptors
+    from dislock.errors import ConfigurationError
+
+    try:
+        # Before anything is opened that could take the number of a closed standard error.
+        occupy_closed_descriptors()
+        arguments = sys.argv[1:] if argv is None else argv
+        if signals is not None:
+            return _main(arguments, signals, environment)
+        from dislock.process.signals import Signals
+
+        with Signals() as own:
+            return _main(arguments, own, environment)
+    except ConfigurationError as error:
+        complain(str(error))
+        return USAGE
+    except Exception as error:  # noqa: BLE001 - whatever it is, cron gets one line
+        complain(_unexpected(error))
+        return FAILURE
+
+
+def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
+    from dislock.cli.settings import Help, Settings, load
+
+    settings = load(arguments)
+    if isinstance(settings, Settings):
+        return _run(settings, signals, environment)
+    from dislock.cli.output import write
+    from dislock.cli.usage import usage, version
+
+    write(1, usage() if isinstance(settings, Help) else version())
+    return 0
+
+
+def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
+    import logging
+
+    from dislock.cli.log import set_up_logging
+    from dislock.drivers.clock import clock
+    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError
+
+    started = clock()
+    set_up_logging(settings.log_level, settings.context.url)
+    logger = logging.getLogger("dislock")
+    for notice in settings.notices:
+        logger.warning(notice)
+    try:
+        return _under_locks(settings, signals, environment, started, logger)
+    except LockNotAcquiredError as error:
+        # Somebody else runs the job: as it should be.
+        logger.info("%s", error)
+        return 0
+    except ConfigurationError as error:
+        logger.error("%s", error, exc_info=True)
+        return USAGE
+    except DislockError as error:
+        logger.error("%s", error, exc_info=True)
+        return FAILURE
+    except Exception as error:
+        logger.error("%s (--log-level=DEBUG shows more)", _unexpected(error), exc_info=True)
+        return FAILURE
+
+
+def _unexpected(error: Exception) -> str:
+    # The text of an error nobody foresaw may hold a secret; that of the system does not.
+    text = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+    return f"unexpected {type(error).__name__}{text}"
+
+
+def _under_locks(
+    settings: Settings, signals: Signals, environment: Mapping[bytes, bytes] | None, started: float, logger: Logger
+) -> int:
+    from dislock.command import run_held
+    from dislock.errors import ConfigurationError
+    from dislock.holding import Holding
+    from dislock.process.environment import original_environment
+
+    context = settings.context
+    environment = original_environment() if environment is None else environment
+    try:
+        holding = Holding(context, settings.strategies, supervised=True, started=started)
+    except ConfigurationError as error:
+        # All else was checked before: it is the connection string.
+        raise ConfigurationError(f"{settings.url_variable}: {error}") from None
+    signals.on_early(holding.request_leave)
+    logger.debug("asking for %s of %r as %s", ", ".join(settings.strategies), context.lock_key, context.owner)
+    if not holding.acquire():
+        # A signal is the only thing that asks to leave.
+        assert signals.received is not None
+        return 128 + signals.received
+    if settings.strategies == ("schedule",) and os.getpid() != 1:
+        return _become(holding, settings.command, environment, signals, logger)
+    return run_held(holding, settings.command, environment, signals)
+
+
+def _become(
+    holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals, logger: Logger
+) -> int:
+    """Let the command take the place of this process: a slot needs nobody to look after it.
+
+    Not as PID 1, which has orphans to reap. Returns, with the slot given back, only when nothing was started.
+    """
+    from dislock.command import command_environment
+    from dislock.process.runner import Interrupted, NotStarted, become
+
+    try:
+        become(command, command_environment(holding, environment), signals)
+    except NotStarted as error:
+        logger.error("%s", error)  # noqa: TRY400 - an operator needs the sentence, not where it was raised
+        code = error.code
+    except Interrupted as error:
+        code = 128 + error.number
+    finally:
+        holding.release(started=False)
+    return code

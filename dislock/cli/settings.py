@@ -1,0 +1,237 @@
+"""From arguments and environment variables to checked settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dislock.cli.options import LEASE, OPTIONS, SCHEDULE, BadValueError, Option
+from dislock.context import LockContext
+from dislock.errors import ConfigurationError
+
+_BY_OPTION = {option.option: option for option in OPTIONS}
+_USAGE = "usage: dislock [options] URL_VARIABLE command [argument ...]; see dislock --help"
+_LEVEL = "CRONJOB_LOCK_LOG_LEVEL"
+
+
+class Help:
+    """The user asked for help."""
+
+
+class Version:
+    """The user asked for the version."""
+
+
+class Settings(NamedTuple):
+    """Everything that a run needs to know; checked."""
+
+    context: LockContext
+    strategies: tuple[str, ...]
+    command: list[str]
+    log_level: int
+    url_variable: str
+    notices: tuple[str, ...] = ()
+    """What the user should be told, although the run goes on."""
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings | Help | Version:
+    """The settings of a run with the arguments ``argv`` (without the program's name).
+
+    Options override ``environ``, by default the process's environment. Raises ``ConfigurationError`` that names the
+    option or the variable, whichever was used. No connection is opened, and neither psycopg nor, unless the schedule
+    itself is to be checked, croniter is imported.
+    """
+    environ = os.environ if environ is None else environ
+    parsed = _parse(argv)
+    if not isinstance(parsed, _Arguments):
+        return parsed
+    return _Reader(parsed.options, environ).settings(parsed.url_variable, parsed.command)
+
+
+class _Arguments(NamedTuple):
+    options: dict[str, str]
+    url_variable: str
+    command: list[str]
+
+
+def _parse(argv: Sequence[str]) -> _Arguments | Help | Version:
+    options: dict[str, str] = {}
+    rest = list(argv)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word in ("--help", "-h"):
+            return Help()
+        if word == "--version":
+            return Version()
+        name, equals, value = word.partition("=")
+        option = _BY_OPTION.get(name)
+        if option is None:
+            # An unknown word may be anything, a secret too; only what looks like an option's name is repeated.
+            shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z_-]{0,30}", name) else ""
+            raise ConfigurationError(f"unknown option{shown}; see dislock --help")
+        if not equals:
+            # An option in the place of a value: the value was forgotten, or came from an empty variable.
+            if not rest or rest[0].partition("=")[0] in _BY_OPTION:
+                raise ConfigurationError(f"{name} needs a value")
+            value = rest.pop(0)
+        options[option.variable] = value
+    if not rest:
+        raise ConfigurationError(f"the name of the variable with the database URL is missing; {_USAGE}")
+    variable, command = rest[0], rest[1:]
+    if command and command[0].partition("=")[0] in {*_BY_OPTION, "--help", "--version"}:
+        raise ConfigurationError(f"options belong in front of the URL variable; {_USAGE}")
+    return _Arguments(options, variable, command[1:] if command[:1] == ["--"] else command)
+
+
+def _url(variable: str, environ: Mapping[str, str]) -> str:
+    if "://" in variable or "=" in variable:
+        raise ConfigurationError(
+            "the first argument must be the name of the environment variable that holds the database URL, "
+            "not the URL itself"
+        )
+    if not environ.get(variable, "").strip():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", variable):
+            raise ConfigurationError("the first argument must be the name of an environment variable that is set")
+        state = "empty" if variable in environ else "not set"
+        raise ConfigurationError(f"the environment variable {variable}, which must hold the database URL, is {state}")
+    url = _utf8(environ[variable]).strip()
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{variable} must be valid UTF-8") from None
+    return url
+
+
+class _Reader:
+    def __init__(self, options: Mapping[str, str], environ: Mapping[str, str]) -> None:
+        self._options = options
+        self._environ = environ
+        self._notices: list[str] = []
+
+    def settings(self, url_variable: str, command: list[str]) -> Settings:
+        url = _url(url_variable, self._environ)
+        if not command:
+            raise ConfigurationError(f"no command was given; {_USAGE}")
+        strategies = self._value("LOCK_STRATEGY")
+        values = {
+            option.variable: self._value(option.variable)
+            for option in OPTIONS
+            if option.strategy is None or option.strategy in strategies
+        }
+        for variable, strategy in (("LOCK_KEY", None), ("CRON_SCHEDULE", SCHEDULE)):
+            if values.get(variable) is None and strategy in (None, *strategies):
+                raise ConfigurationError(self._missing(variable, strategy))
+        ttl = interval = None
+        if LEASE in strategies:
+            ttl = values["RUN_LOCK_TTL_SECONDS"]
+            interval = self._interval(ttl, values["LOCK_LEASE_INTERVAL"])
+        if SCHEDULE in strategies:
+            self._check_schedule(values["CRON_SCHEDULE"], values["CRON_TZ"])
+        context = LockContext(
+            url=url,
+            table_parts=values["LOCK_TABLE"],
+            lock_key=values["LOCK_KEY"],
+            owner=_owner(),
+            run_ttl_seconds=ttl,
+            lease_interval_seconds=interval,
+            schedule=values.get("CRON_SCHEDULE"),
+            jitter_max_seconds=values["LOCK_JITTER_SECONDS"],
+            lease_loss_policy=values["LOCK_ON_LEASE_LOSS"],
+            time_zone=values.get("CRON_TZ"),
+            connect_timeout_seconds=values["LOCK_CONNECT_TIMEOUT_SECONDS"],
+            kill_grace_seconds=values["LOCK_KILL_GRACE_SECONDS"],
+            # A field of the schedule alone; without one its default does no harm.
+            **({"slot_tolerance_seconds": values["LOCK_SLOT_TOLERANCE_SECONDS"]} if SCHEDULE in strategies else {}),
+        )
+        for ours, theirs in _slips(self._environ, self._options).items():
+            self._notices.append(f"{theirs} is no setting of dislock, and {ours}, which is one, is not set")
+        return Settings(context, strategies, list(command), values[_LEVEL], url_variable, tuple(self._notices))
+
+    def _value(self, variable: str) -> Any:
+        """The checked value of a setting, or None when it is neither set nor has a default."""
+        option = next(option for option in OPTIONS if option.variable == variable)
+        text = _utf8(self._options.get(variable, self._environ.get(variable, ""))).strip()
+        if not text:
+            return None if option.default is None else option.read(option.default)
+        try:
+            return option.read(text)
+        except BadValueError as error:
+            if variable == _LEVEL and variable not in self._options:
+                # A variable that many programs share must not stop this one; an option was meant for it.
+                self._notices.append(f"{variable} {error}; using {option.default}")
+                return option.read(str(option.default))
+            raise ConfigurationError(f"{self._name(option)} {error}") from None
+
+    def _name(self, option: Option | str) -> str:
+        """The name under which the user gave the setting."""
+        if isinstance(option, str):
+            option = next(each for each in OPTIONS if each.variable == option)
+        return option.option if option.variable in self._options else option.variable
+
+    def _missing(self, variable: str, strategy: str | None) -> str:
+        given = variable in self._options or variable in self._environ
+        option = next(option for option in OPTIONS if option.variable == variable)
+        needed = "" if strategy is None else f", and the strategy {strategy} needs it"
+        if given:
+            return f"{self._name(option)} is empty{needed}"
+        slips = _slips(self._environ, self._options).items()
+        hint = "".join(f"; {theirs} is set, but the setting is called {ours}" for ours, theirs in slips)
+        return f"{variable} (or {option.option}) is not set{needed}{hint}"
+
+    def _interval(self, ttl: float, interval: float | None) -> float:
+        if interval is None:
+            return min(max(ttl * 0.3, 1.0), 10.0, ttl)
+        if interval > ttl:
+            raise ConfigurationError(
+                f"{self._name('LOCK_LEASE_INTERVAL')} ({interval:g}) must not be above "
+                f"{self._name('RUN_LOCK_TTL_SECONDS')} ({ttl:g})"
+            )
+        return interval
+
+    def _check_schedule(self, expression: str, zone: str | None) -> None:
+        from dislock.protocol.schedule import Schedule
+        from dislock.protocol.zones import find_zone
+
+        variable = "CRON_TZ"
+        try:
+            if zone is not None:
+                find_zone(zone)
+            variable = "CRON_SCHEDULE"
+            Schedule(expression)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self._name(variable)}: {error}") from None
+
+
+def _slips(environ: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are none of ours, but look as if one of ours were meant that is not set: ours to theirs."""
+    known = {option.variable for option in OPTIONS}
+    strange = [name for name in environ if name not in known and re.match("(RUN_|CRONJOB_)?LOCK_|CRON_", name)]
+    if not strange:
+        return {}
+    import difflib
+
+    unset = {_core(name): name for name in known - options.keys() if not environ.get(name)}
+    found = {}
+    for name in sorted(strange):
+        if meant := difflib.get_close_matches(_core(name), unset, 1, 0.87):
+            found[unset[meant[0]]] = name
+    return found
+
+
+def _core(name: str) -> str:
+    """A variable's name without what is most easily forgotten or added."""
+    return name.removeprefix("RUN_").removeprefix("CRONJOB_").removesuffix("_SECONDS")
+
+
+def _utf8(text: str) -> str:
+    """Text of the system read as UTF-8 whatever the locale: a key must be the same on every host."""
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+def _owner() -> str:
+    node = os.fsencode(os.uname().nodename).decode("utf-8", "replace").strip()
+    return f"{node or 'localhost'}:{os.getpid()}"

@@ -1,0 +1,66 @@
+"""The text of ``--help``, made from the table of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from textwrap import wrap
+
+from dislock._version import __version__
+from dislock.cli.options import EXAMPLES, EXIT_CODES, GIVEN, OPTIONS, Option
+
+_WIDTH = 79
+
+
+def version() -> str:
+    """What ``--version`` prints."""
+    return f"dislock {__version__}\n"
+
+
+def usage() -> str:
+    """What ``--help`` prints: settings, environment of the command, exit codes and examples."""
+    lines = [
+        "usage: dislock [options] [--] URL_VARIABLE [--] command [argument ...]",
+        "",
+        *wrap(
+            "Run a command under locks in PostgreSQL, so that the same job does not run twice across hosts. "
+            "URL_VARIABLE is the name of the environment variable that holds the database URL.",
+            _WIDTH,
+        ),
+        "",
+        *wrap(
+            "Each setting is an environment variable or an option; the option wins. An empty value counts as unset. "
+            "Options are written in full, as --name VALUE or --name=VALUE.",
+            _WIDTH,
+        ),
+    ]
+    for option in OPTIONS:
+        lines += ["", f"  {option.option} {option.metavar}, {option.variable}", *_indented(_described(option))]
+    lines += ["", "  --help, -h", *_indented("Print this."), "", "  --version", *_indented("Print the version.")]
+    lines += ["", "In the command's environment:", *_table(GIVEN)]
+    lines += ["", "Exit codes:", *_table(EXIT_CODES)]
+    lines += ["", "Examples:"]
+    for title, example in EXAMPLES:
+        lines += ["", f"  {title}:", f"    {example}"]
+    return "\n".join(lines) + "\n"
+
+
+def _described(option: Option) -> str:
+    default = option.shown or option.default
+    label = default if default is not None and default.startswith("required") else f"default: {default}"
+    only = f"; read only with {option.strategy}" if option.strategy and not label.startswith("required") else ""
+    return f"{option.help} ({label}{only})"
+
+
+def _indented(text: str) -> list[str]:
+    return wrap(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
+    rows = list(rows)
+    width = max(len(name) for name, _ in rows) + 4
+    lines = []
+    for name, text in rows:
+        lines += wrap(
+            text, _WIDTH, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width, break_on_hyphens=False
+        )
+    return lines

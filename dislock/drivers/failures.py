@@ -1,0 +1,93 @@
+"""What an error of a connection or a statement means for a lock: one line without secrets, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from psycopg import DataError, Error, IntegrityError, NotSupportedError, ProgrammingError
+
+from dislock.protocol.steps import Failure
+from dislock.redaction import blot_out
+
+#: What a connection or a statement may raise; anything else is a fault of this program.
+EXPECTED = (Error, OSError, UnicodeError)
+NO_HOST = "a host that no host can be called: a part between its dots is empty or too long"
+
+
+def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[str], *, broken: bool) -> Failure:
+    """What an error of a connection or a statement means: one line without secrets, with what to do about it."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    text = blot_out(said, secrets)
+    state = getattr(error, "sqlstate", None)
+    table = ".".join(_quoted(part) for part in table_parts)
+    if state in _ADVICE:
+        closer = next((a for (s, word), a in _CLOSER.items() if s == state and word in said), _ADVICE[state])
+        text = closer.format(table=table, text=text)
+        return Failure(text, permanent=state in _PERMANENT, broken=broken)
+    if isinstance(error, UnicodeError):
+        # Python's own, where it encodes the name of a host to look it up; it does not say which.
+        return Failure(f"the database URL names {NO_HOST}", permanent=True, broken=broken)
+    if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
+        return Failure(f"{text}: {advice}", permanent=True, broken=broken)
+    # What is wrong with a statement or its values does not change by saying it again.
+    permanent = isinstance(error, (ProgrammingError, DataError, IntegrityError, NotSupportedError))
+    return Failure(text, permanent=permanent, broken=broken)
+
+
+def _quoted(name: str) -> str:
+    """A name as it has to be written in SQL to mean itself."""
+    if re.fullmatch("[a-z_][a-z0-9_]*", name):
+        return name
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+_CREATE = "CREATE TABLE {table} (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
+_WANTED = "the lock table needs " + _CREATE.replace("CREATE TABLE {table} ", "")
+# By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_ADVICE = {
+    "42P01": "the table {table} does not exist in this database: create it with " + _CREATE + ", or name another one",
+    "3F000": "the schema of the table {table} does not exist in this database ({text})",
+    "0A000": "the table name {table} does not fit this database ({text})",
+    "42501": "this role may not use the table {table} ({text}): GRANT SELECT, INSERT, UPDATE ON {table} to it, "
+    "and USAGE on its schema",
+    "25006": "the server is read-only, by default_transaction_read_only or as a standby ({text}): add "
+    "target_session_attrs=read-write and all hosts to the database URL",
+    "42703": "the table {table} lacks a column ({text}): " + _WANTED,
+    "42P10": "the column key of the table {table} is not unique ({text}): " + _WANTED,
+    "42804": "a column of the table {table} has another type ({text}): " + _WANTED,
+    "42883": "a column of the table {table} has another type ({text}): " + _WANTED,
+    "22001": "a column of the table {table} is too narrow ({text}): " + _WANTED,
+    "22P02": "a column of the table {table} has another type ({text}): " + _WANTED,
+    "42809": "{table} is not a table ({text})",
+    "55P03": "another transaction has locked the table {table} or the row, see pg_locks ({text})",
+}
+# Where the text of an error tells more than its SQLSTATE.
+_CLOSER = {
+    ("42703", "tableoid"): "{table} is a view: the lock table must be a table",
+    ("42501", "row-level security"): "the row-level security of the table {table} keeps this role from its rows "
+    "({text}): it needs a policy for all of them",
+}
+# A server that is read-only now may be promoted a moment later, and a lock is let go.
+_PERMANENT = _ADVICE.keys() - {"25006", "55P03"}
+# libpq gives no SQLSTATE for a connection that was refused, only the server's English or translated text. Where the
+# text is a translated one the refusal counts as passing, is tried until there is no time left, and is printed as it is.
+_CONNECTING = (
+    (r'FATAL: +database ".*" does not exist', "check the database's name in the database URL"),
+    (r"FATAL: +(password authentication failed|role .* does not exist)", "check the user and the password"),
+    (
+        r"FATAL: +(no pg_hba\.conf entry|pg_hba\.conf rejects)",
+        "the server's pg_hba.conf does not let this host or user in",
+    ),
+    (r"FATAL: +role .* is not permitted to log in", "ALTER ROLE … LOGIN, or use another user"),
+    (r"FATAL: +permission denied for database", "GRANT CONNECT ON the database to this role"),
+    (
+        r"fe_sendauth: no password supplied|no password supplied",
+        "put it into the database URL, or into ~/.pgpass (mode 0600) of the account that runs this",
+    ),
+    (r"server does not support SSL", "the server offers no TLS, but sslmode asks for it"),
+    (r"certificate verify failed|root certificate file .* does not exist", "check sslrootcert in the database URL"),
+    (r"server certificate for .* does not match host name", "the host in the database URL is not the certificate's"),
+    (r"invalid (sslmode|port number|integer value|target_session_attrs|\w+ value)", "check the database URL"),
+)

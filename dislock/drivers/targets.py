@@ -1,0 +1,171 @@
+"""What a connection string means: which servers to try, with which parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from psycopg import ProgrammingError, conninfo, pq
+
+from dislock.drivers.failures import NO_HOST, explain
+from dislock.errors import ConfigurationError
+from dislock.protocol.steps import Failure
+
+#: Where Linux distributions and BSDs keep the certificates that they trust.
+CERTIFICATE_FILES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/usr/local/share/certs/ca-root-nss.crt",
+)
+#: A dead peer is noticed within half a minute where the connection string says nothing else, in milliseconds for
+#: tcp_user_timeout and in seconds for the others (https://www.postgresql.org/docs/current/libpq-connect.html).
+DEFAULTS = {
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+_WHOLE_NUMBERS = {*DEFAULTS, "connect_timeout", "keepalives"}
+_SECRETS = ("password", "sslpassword", "oauth_client_secret")
+
+
+class Target(NamedTuple):
+    """One server to try: libpq's parameters for it, and its name for people."""
+
+    parameters: dict[str, str]
+    name: str
+
+
+class Database:
+    """A connection string, taken apart: one target for each of its hosts.
+
+    Raises ``ConfigurationError`` for a string that libpq cannot read; the message never repeats it. The hosts are tried
+    one by one, because libpq's own ``connect_timeout`` counts whole seconds, at least two, and anew for each host.
+    """
+
+    def __init__(self, url: str, application_name: str) -> None:
+        # SQLAlchemy's URLs name the driver after a plus sign; what they mean is plain.
+        url = re.sub(r"^\s*(postgres(?:ql)?)\+\w+://", r"\1://", url)
+        try:
+            parsed = conninfo.conninfo_to_dict(url)
+        except (ProgrammingError, UnicodeError) as error:
+            raise ConfigurationError(
+                f"the database URL is malformed{_slip(url, str(error))}: libpq expects "
+                "postgresql://user:password@host:port/database (with %-escapes for special characters) or key=value "
+                "words"
+            ) from None
+        given = {key: str(value) for key, value in parsed.items() if value is not None}
+        # What libpq would take from PGHOST, a service and the like; password files it reads by itself.
+        self._implied = {
+            option.keyword.decode(): option.val.decode(errors="replace")
+            for option in pq.Conninfo.get_defaults()
+            if option.val is not None
+        }
+        for key, default in DEFAULTS.items():
+            given.setdefault(key, default)
+        # Whatever the role, PGCLIENTENCODING or the string itself want of other programs: no other encoding has all
+        # characters, and text in SQL_ASCII would come as bytes.
+        given["client_encoding"] = "UTF8"
+        if not self._implied.get("application_name"):
+            given.setdefault("application_name", application_name)
+        for key in _WHOLE_NUMBERS & given.keys():
+            # libpq and psycopg would say so at the first connection, and not whose setting it is.
+            if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", given[key]):
+                raise ConfigurationError(f"the database URL has a {key} that is no whole number")
+        self._trust_the_hosts_certificates(given)
+        names = {given.get(key) or self._implied.get(key) for key in ("user", "dbname")}
+        secrets = {value for key in _SECRETS if (value := given.get(key) or self._implied.get(key))}
+        self._secrets = sorted(secrets - names, key=len, reverse=True)
+        self.targets = self._split(given)
+
+    def _trust_the_hosts_certificates(self, given: dict[str, str]) -> None:
+        """Gives ``sslrootcert=system`` its meaning where libpq brings an OpenSSL of its own.
+
+        The one in psycopg's wheels looks in a folder that exists on no host. ``system`` implies ``verify-full``, and
+        weaker modes are refused with it, so those are left for libpq to refuse.
+        """
+        if (given.get("sslrootcert") or self._implied.get("sslrootcert")) != "system":
+            return
+        mode = given.get("sslmode") or self._implied.get("sslmode")
+        if pq.__impl__ != "binary" or mode not in (None, "verify-full", "prefer"):
+            return
+        import ssl
+
+        # Python's own paths come first: they follow SSL_CERT_FILE, as any OpenSSL would.
+        candidates = [ssl.get_default_verify_paths().cafile, *CERTIFICATE_FILES]
+        found = next((path for path in candidates if path and Path(path).is_file()), None)
+        if found is None:
+            raise ConfigurationError(
+                "sslrootcert=system: this host has no file of trusted certificates where one is looked for; install "
+                "its ca-certificates package, or name a file in SSL_CERT_FILE or sslrootcert"
+            )
+        given["sslrootcert"] = found
+        given["sslmode"] = "verify-full"
+
+    def _split(self, given: dict[str, str]) -> list[Target]:
+        """One set of parameters for each host, in the order in which libpq would try them."""
+        lists = {
+            key: (given.get(key) or self._implied.get(key) or "").split(",") for key in ("host", "hostaddr", "port")
+        }
+        if not any(map(_can_be_a_host, lists["host"])) and not any(lists["hostaddr"]):
+            raise ConfigurationError(f"the database URL names {NO_HOST}")
+        number = max(len(lists["host"]), len(lists["hostaddr"]))
+        if not all(
+            port == "" or (port.isascii() and port.isdigit() and 0 < int(port) < 65536) for port in lists["port"]
+        ):
+            # libpq would look up the host first. What stands there may be a part of a password.
+            raise ConfigurationError("the database URL has a port that is no number from 1 to 65535")
+        if number == 1:
+            return [Target(given, self._name(lists["host"][0], lists["hostaddr"][0], lists["port"][0]))]
+        for key in ("host", "hostaddr", "port"):
+            if len(lists[key]) == 1:
+                lists[key] *= number
+            if len(lists[key]) != number:
+                raise ConfigurationError(f"the database URL names {number} hosts but {len(lists[key])} times {key}")
+        targets = []
+        for host, address, port in zip(lists["host"], lists["hostaddr"], lists["port"], strict=True):
+            own = {**given, **{k: v for k, v in (("host", host), ("hostaddr", address), ("port", port)) if v}}
+            targets.append(Target(own, self._name(host, address, port)))
+        if (given.get("target_session_attrs") or self._implied.get("target_session_attrs")) == "prefer-standby":
+            standby = [Target({**t.parameters, "target_session_attrs": "standby"}, t.name) for t in targets]
+            any_server = [Target({**t.parameters, "target_session_attrs": "any"}, t.name) for t in targets]
+            return standby + any_server
+        return targets
+
+    @staticmethod
+    def _name(host: str, address: str, port: str) -> str:
+        return f"{host or address or 'the local socket'}{':' + port if port else ''}"
+
+    def failure(self, error: BaseException, table_parts: Sequence[str], *, broken: bool) -> Failure:
+        """What an error of a connection or a statement means, without this connection string's secrets."""
+        return explain(error, table_parts, self._secrets, broken=broken)
+
+
+def _slip(url: str, error: str) -> str:
+    """What may be wrong with a URL that libpq cannot read, in words that give nothing of it away."""
+    if url[:1] in ("'", '"', "`"):
+        return ", it begins with a quotation mark"
+    if other := re.match("(jdbc|mysql|mariadb|sqlite|mssql|oracle|mongodb|redis|https?)[+:]", url):
+        return f", it begins with {other[1]}"
+    if re.match(r"\w+ *= *['\"]?postgres(ql)?://", url):
+        return ", it begins with a name and an equals sign"
+    if unknown := re.search(r'(?:parameter|option):? "([^"]+)"', error):
+        import difflib
+
+        known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+        # The unknown name itself may be a part of a password that lacks its %-escapes.
+        if meant := difflib.get_close_matches(unknown[1], known, 1, 0.8):
+            return f", a parameter may have been meant to be {meant[0]}"
+    return ""
+
+
+def _can_be_a_host(host: str) -> bool:
+    """Whether it can be looked up at all (RFC 1035: each part between dots has 1 to 63 bytes); "" is the default."""
+    if host == "" or host.startswith(("/", "@")):
+        return True
+    return all(0 < len(part.encode()) < 64 for part in host.removesuffix(".").split("."))

@@ -1,0 +1,113 @@
+"""The locks for synchronous code. A lease is renewed by a daemon thread until its block is left."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from dislock.context import LockContext
+from dislock.errors import Loss
+from dislock.holding import Holding
+from dislock.request import normalize_strategies, refuse_deferred
+from dislock.view import View
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LockSession(View[threading.Event]):
+    """What a guarded block sees of its locks; ``lease_lost`` is a ``threading.Event``."""
+
+    def __init__(self, holding: Holding, lease_lost: threading.Event | None) -> None:
+        super().__init__(holding.protocol, lease_lost)
+        self._holding = holding
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the lease was lost, or None. Known before ``lease_lost`` is set, whoever noticed it."""
+        return self._holding.loss
+
+
+class AcquiredLocks:
+    """Context manager over a set of locks: all of them, or an exception and none. To be used once."""
+
+    def __init__(self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False) -> None:
+        self._holding = Holding(context, strategies, jitter=jitter)
+
+    def __enter__(self) -> LockSession:
+        holding = self._holding
+        holding.acquire()
+        lost = None
+        if holding.protocol.lease and not holding.planned.continues:
+            event = lost = threading.Event()
+            holding.on_loss(lambda _: event.set())
+        return LockSession(holding, lost)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._holding.planned.check(self._holding.release(), error)
+
+
+class ScheduleLock(AcquiredLocks):
+    """The lock of one schedule slot: at most one start per tick. It stays taken after the block, until the next tick.
+
+    Needs ``next_run_time``, or ``schedule``, from which the slot is then computed at each entry by the database's
+    clock. Raises ``LockNotAcquiredError`` when the slot is taken.
+    """
+
+    def __init__(self, context: LockContext) -> None:
+        super().__init__(context, ("schedule",))
+
+
+class LeaseLock(AcquiredLocks):
+    """A lease for the time of the block, renewed by a daemon thread, freed at the end.
+
+    Needs ``run_ttl_seconds`` and ``lease_interval_seconds`` (else ``ConfigurationError``, a ``ValueError``). Raises
+    ``LockNotAcquiredError`` when another holds it. When it is lost the block is not interrupted: ``lease_lost`` is set,
+    and leaving the block raises ``LeaseLostError`` unless it raised something itself or the policy is CONTINUE.
+    """
+
+    def __init__(self, context: LockContext) -> None:
+        super().__init__(context, ("lease",))
+
+
+def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLocks:
+    """All locks of the strategies in one context manager: schedule outermost, then lease.
+
+    Waits a random time up to ``jitter_max_seconds`` first. Yields a ``LockSession``. When the lease is refused, the
+    slot taken moments before is given back. Losing a lease is told as by ``LeaseLock``.
+    """
+    return AcquiredLocks(context, strategies, jitter=True)
+
+
+def build_locks(context: LockContext, strategies: Iterable[str]) -> list[ScheduleLock | LeaseLock]:
+    """The locks of the strategies in the order in which to enter them; each opens connections of its own."""
+    kinds: dict[str, type[ScheduleLock | LeaseLock]] = {"schedule": ScheduleLock, "lease": LeaseLock}
+    return [kinds[name](context) for name in normalize_strategies(strategies)]
+
+
+def with_locks(context: LockContext, strategies: Iterable[str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator: each call of the function takes the locks anew, as ``acquire_locks`` does.
+
+    A refused call raises ``LockNotAcquiredError`` and does not run; a call whose lease was lost meanwhile raises
+    ``LeaseLostError`` at its end instead of returning.
+    """
+    wanted = normalize_strategies(strategies)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        refuse_deferred(function, "dislock.aio.with_locks")
+
+        @functools.wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            with acquire_locks(context, wanted):
+                result = function(*args, **kwargs)
+                refuse_deferred(function, "dislock.aio.with_locks", result)
+                return result
+
+        return locked
+
+    return decorate

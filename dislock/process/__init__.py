@@ -1,0 +1,1 @@
+"""The command as a process: found, started, signalled, stopped and reaped. Knows nothing of locks."""

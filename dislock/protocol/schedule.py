@@ -1,0 +1,185 @@
+"""Which tick of a cron expression a start belongs to, and when its slot ends. Pure: no clock of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from dislock.errors import ConfigurationError
+from dislock.protocol.zones import find_zone
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+#: croniter's years end in 2099; a search must be able to cross all of them.
+_SEARCH_YEARS = 200
+#: Before the first year that croniter knows: from here every tick lies ahead.
+_BEFORE_ALL = datetime(1969, 12, 31, 23, 59, 59)
+#: The last tick of an expression with years has no next one to end its slot.
+_LAST_SLOT = timedelta(days=1)
+_SECOND = timedelta(seconds=1)
+#: croniter's, without those that cron has besides.
+_ALIASES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The slot of one start. All times are aware and in UTC."""
+
+    tick: datetime | None
+    """Nominal time of the tick that the start belongs to; None when no tick has come yet, or none is known."""
+    expires: datetime
+    """Nominal time of the next tick: the end of the row."""
+    following: datetime | None = None
+    """The tick after ``expires``, if there is one: a row that ends later was written under another schedule."""
+
+
+class Schedule:
+    """A cron expression as croniter reads it, in one time zone or in that of the database's session.
+
+    Five fields, six (seconds come last), seven (then years), or an alias such as ``@daily``. A
+    ``ConfigurationError`` says what is wrong with the expression or the zone.
+    """
+
+    def __init__(self, expression: str, zone: str | None = None) -> None:
+        self.expression = _normal(expression)
+        self._zone = None if zone is None else find_zone(zone)
+        self._check()
+
+    def slot(self, now: datetime, *, session_zone: str, tolerance: float) -> Slot:
+        """The slot of a start at ``now``, a time by the database's clock.
+
+        The start belongs to the latest tick, or to the coming one when that is no more than ``tolerance`` seconds,
+        and no more than half the gap, away. The last tick of all has a slot of one day; a start after that is a
+        ``ConfigurationError``, as is a ``session_zone`` that is needed and is no IANA name.
+        """
+        zone = self._zone_for(session_zone)
+        last, coming = self._around(now, zone)
+        if coming is None:
+            if last is None or now - last >= _LAST_SLOT:
+                raise ConfigurationError(
+                    f"the cron expression {self.expression!r} has no tick any more: "
+                    f"the last one was {'never' if last is None else last.astimezone(zone).isoformat(' ')}"
+                )
+            return Slot(last, last + _LAST_SLOT)
+        early = (coming - now).total_seconds() <= _effective(tolerance, last, coming)
+        tick = coming if early else last
+        if not early:
+            return Slot(tick, coming, self._next(coming, zone))
+        expires = self._next(coming, zone)
+        if expires is None:
+            return Slot(tick, coming + _LAST_SLOT)
+        return Slot(tick, expires, self._next(expires, zone))
+
+    def tolerance(self, now: datetime, *, session_zone: str, tolerance: float) -> float:
+        """How early, in seconds, a start about ``now`` may be: at most half the gap between the ticks."""
+        return _effective(tolerance, *self._around(now, self._zone_for(session_zone)))
+
+    def jitter_cap(self, now: datetime, *, session_zone: str | None, tolerance: float) -> float:
+        """The longest sensible delay of a start, in seconds: the gap between the ticks less the tolerance.
+
+        ``now`` is by the host's clock. Before the database was asked for its zone, UTC stands in: the gap is the
+        same but around a change of the clocks, and the database decides the slot in any case.
+        """
+        last, coming = self._around(now, self._zone_for(session_zone or "UTC"))
+        if last is None:
+            return math.inf
+        gap = (coming - last if coming is not None else _LAST_SLOT).total_seconds()
+        return gap - _effective(tolerance, last, coming)
+
+    def _zone_for(self, session_zone: str) -> ZoneInfo:
+        if self._zone is not None:
+            return self._zone
+        try:
+            return find_zone(session_zone)
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"the time zone of the database session, {session_zone!r}, is no IANA name, so the ticks of the "
+                "schedule cannot be told: set CRON_TZ (in the library: time_zone), for example to Europe/Berlin"
+            ) from None
+
+    def _around(self, now: datetime, zone: ZoneInfo) -> tuple[datetime | None, datetime | None]:
+        """The latest tick at or before ``now`` and the first one after it."""
+        # Ticks are whole seconds: "before the next whole second" is "at or before now", and croniter, which counts
+        # in floating point seconds, never sees a fraction.
+        whole = now.astimezone(timezone.utc).replace(microsecond=0)
+        return self._nearest(whole + _SECOND, zone, back=True), self._next(whole, zone)
+
+    def _next(self, after: datetime, zone: ZoneInfo) -> datetime | None:
+        return self._nearest(after, zone)
+
+    def _nearest(self, start: datetime, zone: ZoneInfo, *, back: bool = False) -> datetime | None:
+        """The first tick after ``start``, or the last one before it."""
+        found = self._step(start, zone, back=back)
+        # Across a change of the clocks by half an hour (Lord Howe Island) croniter passes over ticks that it finds in
+        # the other direction.
+        while found and found.astimezone(zone).utcoffset() != start.astimezone(zone).utcoffset():
+            between = self._step(found, zone, back=not back)
+            if between is None or not min(start, found) < between < max(start, found):
+                break
+            found = between
+        return found
+
+    def _step(self, start: datetime, zone: ZoneInfo | None, *, back: bool = False) -> datetime | None:
+        from croniter import croniter
+        from croniter.croniter import CroniterBadDateError
+
+        begin = start if zone is None else start.astimezone(zone)
+        ticks = croniter(self.expression, begin, datetime, max_years_between_matches=_SEARCH_YEARS)
+        try:
+            found: datetime = ticks.get_prev() if back else ticks.get_next()
+        except CroniterBadDateError:
+            return None
+        return found if zone is None else found.astimezone(timezone.utc)
+
+    def _check(self) -> None:
+        from croniter.croniter import CroniterError
+
+        try:
+            first = self._step(_BEFORE_ALL, None)
+        except CroniterError as error:
+            raise ConfigurationError(f"the cron expression {self.expression!r} is not valid: {_line(error)}") from None
+        except Exception:  # noqa: BLE001 - croniter's parser lets through whatever it trips over
+            raise ConfigurationError(f"the cron expression {self.expression!r} is not valid") from None
+        if first is None:
+            raise ConfigurationError(f"the cron expression {self.expression!r} names a date that never comes")
+
+
+def _effective(tolerance: float, last: datetime | None, coming: datetime | None) -> float:
+    if last is None or coming is None:
+        return tolerance
+    return min(tolerance, (coming - last).total_seconds() / 2)
+
+
+def _normal(expression: str) -> str:
+    if not expression.isascii():
+        # Releases of croniter differ in how they take other digits and blanks.
+        raise ConfigurationError(f"the cron expression {expression!r} is not valid: only ASCII characters are allowed")
+    fields = expression.lower().split()
+    if not fields:
+        raise ConfigurationError("the cron expression is empty")
+    if fields == ["@reboot"]:
+        raise ConfigurationError("the cron expression '@reboot' has no ticks, so there is no slot to lock")
+    if fields[0].startswith("@"):
+        if fields not in [[alias] for alias in _ALIASES]:
+            raise ConfigurationError(
+                f"the cron expression {expression!r} is not valid: the aliases are {', '.join(_ALIASES)}"
+            )
+    elif len(fields) not in (5, 6, 7):
+        raise ConfigurationError(
+            f"the cron expression {expression!r} is not valid: it must have 5, 6 or 7 fields, and has {len(fields)}"
+        )
+    for field in fields:
+        if re.match(r"[rh](?![a-z])", field):
+            raise ConfigurationError(
+                f"the cron expression {expression!r} is not valid: {field!r} is random or hashed, "
+                "and every host must compute the same ticks"
+            )
+    return " ".join(fields)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,93 @@
+"""What the protocol asks of a driver, and what it may hear.
+
+A protocol is a generator: it yields steps and is sent answers. It has no I/O, no thread, no event loop; time comes
+from the clock that it is given. Every step names the moment (by that clock, in seconds) by which it must be over: **a
+driver returns by then, whatever the network does**, and abandons a connection that did not answer. That duty is what
+makes losing a lease independent of the database.
+
+A driver can be told to leave (a signal, a cancelled task, the end of a block). It then ends a ``Wait`` at once and a
+``Connect`` soon, lets an ``Execute`` in flight have ``LINGER`` seconds more, and sets ``leave`` on every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
+
+from dislock.protocol.statements import Statement
+
+#: Seconds that a statement in flight still has when its driver is told to leave. Its answer decides what is to be
+#: undone; a healthy database answers in a thousandth of that.
+LINGER = 1.0
+#: The cause that is named where no error told a better one.
+NO_ANSWER = "the database did not answer in time"
+#: The cause where the server has dropped the statement when asked to.
+HAD_TO_WAIT = "the statement had to wait too long: another transaction may have locked the table (see pg_locks)"
+
+
+class Failure(NamedTuple):
+    """An error of the database or on the way to it.
+
+    ``text`` is one line without secrets. ``permanent``: trying again cannot help. ``broken``: the connection is gone,
+    so a statement that was sent may or may not have been carried out.
+    """
+
+    text: str
+    permanent: bool = False
+    broken: bool = False
+
+
+class Connect(NamedTuple):
+    """Opens a connection to the target of that index. Success replaces the current connection, failure leaves it."""
+
+    target: int
+    by: float
+
+
+class Execute(NamedTuple):
+    """Carries out one statement in a transaction of its own on the current connection."""
+
+    statement: Statement
+    by: float
+
+
+class Wait(NamedTuple):
+    """Nothing to do until then."""
+
+    until: float
+
+
+class Close(NamedTuple):
+    """The current connection, if any, is not needed any more."""
+
+
+class Done(NamedTuple):
+    """The step was carried out; ``rows`` is what an ``Execute`` returned."""
+
+    rows: tuple[tuple[Any, ...], ...] = ()
+    leave: bool = False
+
+
+class Failed(NamedTuple):
+    """The step ended with an error."""
+
+    failure: Failure
+    leave: bool = False
+
+
+class Unanswered(NamedTuple):
+    """No answer in time. The connection is abandoned; a statement may still be carried out, now or later."""
+
+    leave: bool = False
+
+
+Step = Connect | Execute | Wait | Close
+Answer = Done | Failed | Unanswered
+
+T = TypeVar("T")
+Steps = Generator[Step, Answer, T]
+
+
+def trouble(answer: Failed | Unanswered) -> str:
+    """What went wrong, for people."""
+    return answer.failure.text if isinstance(answer, Failed) else NO_ANSWER

@@ -1,0 +1,166 @@
+"""One request for locks, checked: a context and strategies, turned into what the protocol needs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Coroutine, Iterable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from dislock.context import LeaseLossPolicy, LockContext
+from dislock.drivers.clock import clock
+from dislock.errors import ConfigurationError, DislockError, LeaseLostError, Loss, LossReason
+from dislock.protocol.acquisition import Protocol
+from dislock.protocol.lease import Terms
+from dislock.protocol.plan import Plan, Senses, SlotPlan
+from dislock.protocol.schedule import Schedule, Slot
+
+if TYPE_CHECKING:
+    from dislock.drivers.targets import Database
+
+#: All strategies, in the order in which locks are taken; they are freed in the opposite one.
+STRATEGIES = ("schedule", "lease")
+#: Bytes that PostgreSQL keeps of an application_name (NAMEDATALEN - 1).
+NAME_LENGTH = 63
+
+logger = logging.getLogger("dislock")
+
+
+def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
+    """The strategies in the order in which locks are taken, each once.
+
+    None at all, an unknown one, or a bare string is a ``ConfigurationError``: never an unlocked run.
+    """
+    if isinstance(strategies, (str, bytes)) or not isinstance(strategies, Iterable):
+        raise ConfigurationError('strategies must be a sequence such as ("schedule", "lease"), not a bare string')
+    wanted = [name.strip().lower() if isinstance(name, str) else name for name in strategies]
+    unknown = [name for name in wanted if name not in STRATEGIES]
+    if unknown or not wanted:
+        problem = f"unknown strategy {unknown[0]!r}" if unknown else "no strategy given"
+        raise ConfigurationError(f"{problem}: choose from {', '.join(STRATEGIES)}")
+    return tuple(name for name in STRATEGIES if name in wanted)
+
+
+class Planned:
+    """One acquisition, checked: a context, strategies, and the protocol once it has begun."""
+
+    def __init__(
+        self, context: LockContext, strategies: Iterable[str], *, supervised: bool = False, jitter: bool = False
+    ) -> None:
+        self.context = context
+        self.strategies = normalize_strategies(strategies)
+        self.continues = context.lease_loss_policy is LeaseLossPolicy.CONTINUE
+        self._supervised = supervised
+        self._jitter = jitter
+        self._begun = False
+        self._schedule: Schedule | None = None
+        if "schedule" in self.strategies and context.next_run_time is None:
+            if context.schedule is None:
+                raise ConfigurationError("the strategy schedule needs next_run_time or schedule")
+            self._schedule = Schedule(context.schedule, context.time_zone)
+        self._terms = self._make_terms() if "lease" in self.strategies else None
+        # psycopg is loaded only for settings that are right so far.
+        from dislock.drivers.targets import Database
+
+        self.database: Database = Database(context.url, f"dislock {context.lock_key}"[:NAME_LENGTH])
+
+    def _make_terms(self) -> Terms:
+        context = self.context
+        if context.run_ttl_seconds is None or context.lease_interval_seconds is None:
+            raise ConfigurationError("the strategy lease needs run_ttl_seconds and lease_interval_seconds")
+        return Terms(
+            key=context.lease_key,
+            owner=context.owner,
+            ttl=context.run_ttl_seconds,
+            interval=context.lease_interval_seconds,
+            grace=context.kill_grace_seconds if self._supervised and not self.continues else None,
+        )
+
+    def begin(self, started: float | None = None) -> Protocol:
+        """The protocol of this acquisition, once. ``started``: when the process started, by ``drivers.clock``."""
+        if self._begun:
+            raise DislockError("this lock object was entered before: make a new one for each use")
+        self._begun = True
+        self._process = os.getpid()
+        context = self.context
+        slot = None
+        if "schedule" in self.strategies:
+            moment = context.next_run_time
+            given = None if moment is None else Slot(None, moment.astimezone(timezone.utc), None)
+            slot = SlotPlan(context.schedule_key, given, self._schedule, context.slot_tolerance_seconds)
+        plan = Plan(
+            targets=tuple(target.name for target in self.database.targets),
+            owner=context.owner,
+            connect_timeout=context.connect_timeout_seconds,
+            started=clock() if started is None else started,
+            delay=self._delay(),
+            slot=slot,
+            lease=self._terms,
+        )
+        return Protocol(plan, Senses(clock, time.time, random.random, logger.log))
+
+    def _delay(self) -> float:
+        longest = self.context.jitter_max_seconds if self._jitter else 0.0
+        if longest and self._schedule:
+            # Beyond that a start would reach into the next tick.
+            longest = min(
+                longest,
+                self._schedule.jitter_cap(
+                    datetime.now(timezone.utc), session_zone=None, tolerance=self.context.slot_tolerance_seconds
+                ),
+            )
+        return random.uniform(0.0, longest)  # noqa: S311 - spreads load, guards nothing
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy, in a child process, of a lock that the parent holds."""
+        return os.getpid() != self._process
+
+    def report(self, loss: Loss, *, over: bool = False) -> None:
+        """Says once, for whoever reads the log, that the lease was lost; ``over``: found when the work had ended."""
+        if self.continues:
+            consequence = "" if over else "; the work goes on without it"
+        elif self._supervised:
+            consequence = (
+                "; the command had ended by then, but another run may have overlapped with it"
+                if over
+                else "; the command is ended"
+            )
+        else:
+            consequence = ""
+        logger.log(logging.WARNING if self.continues else logging.ERROR, "%s%s", loss.sentence, consequence)
+
+    def check(self, loss: Loss | None, error: BaseException | None) -> None:
+        """Raises ``LeaseLostError`` for a block that seems to have succeeded on a lost lease.
+
+        An exception from the block is never masked.
+        """
+        if loss and error is None and not self.continues:
+            raise LeaseLostError(loss)
+
+
+def refuse_deferred(function: object, alternative: str, result: object = None) -> None:
+    """Refuses to guard what runs only after its call has returned: the locks would be free by then.
+
+    That an ordinary function is one around a coroutine function shows only in its result.
+    """
+    import inspect
+
+    deferred = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if isinstance(result, Coroutine):
+        result.close()
+    elif not any(test(function) for test in deferred):
+        return
+    raise ConfigurationError(
+        f"with_locks cannot guard {getattr(function, '__qualname__', function)}: its body runs after the call; "
+        f"use {alternative} for a coroutine function and acquire_locks inside a generator"
+    )
+
+
+def crashed(error: BaseException, key: str) -> Loss:
+    """What it means that renewing ended by a fault of this program: the lease cannot be relied on."""
+    logger.debug("the renewal of %s failed", key, exc_info=error)
+    return Loss(LossReason.UNCONFIRMED, f"the lease {key} was lost: its renewal failed: {error!r}")

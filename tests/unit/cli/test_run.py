@@ -1,0 +1,137 @@
+"""The command line as far as it gets without a database."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dislock._version import __version__
+from dislock.cli import run as cli
+from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS
+from dislock.cli.output import complain, one_line
+from dislock.cli.usage import usage
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dislock", *argv],
+        env={"PATH": os.environ["PATH"], **environ},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+LOADED = """
+import sys
+from dislock.cli.run import main
+code = main(sys.argv[1:])
+heavy = {"psycopg", "croniter", "sqlalchemy", "logging", "argparse", "asyncio", "socket", "subprocess", "zoneinfo"}
+print(code, *sorted(heavy & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["--nonsense"], 2),
+        (["DATABASE_URL"], 2),
+        (["--ttl=x", "--strategy=lease", "--lock-key=k", "DATABASE_URL", "true"], 2),
+    ],
+)
+def test_what_needs_no_database_loads_nothing(argv: list[str], code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", LOADED, *argv],
+        env={"DATABASE_URL": "postgresql://h/d"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == str(code)
+
+
+def test_a_lease_loads_no_cron_and_nothing_loads_sqlalchemy() -> None:
+    argv = ["--strategy=lease", "--lock-key=k", "--connect-timeout=0.01", "DATABASE_URL", "true"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", LOADED, *argv],
+        env={"DATABASE_URL": "postgresql://127.0.0.1:1/d"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, *loaded = done.stdout.split()
+    assert code == "1"
+    assert "psycopg" in loaded
+    assert not {"croniter", "sqlalchemy"} & set(loaded)
+
+
+def test_help_names_everything(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out == usage()
+    text = " ".join(out.split())
+    for option in OPTIONS:
+        assert f"{option.option} {option.metavar}, {option.variable}" in text
+        assert option.help in text
+        assert option.default is None or f"default: {option.default}" in text
+    for name, meaning in (*EXIT_CODES, *GIVEN):
+        assert f"{name} {meaning}" in text
+    assert out.count("DATABASE_URL") == 3
+    assert max(len(line) for line in out.splitlines()) < 90
+
+
+def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capfd.readouterr() == (f"dislock {__version__}\n", "")
+
+
+def test_a_configuration_error_is_one_line_and_2(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://u:hush@h/d")
+    monkeypatch.delenv("LOCK_KEY", raising=False)
+    assert cli.main(["DATABASE_URL", "true"]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "dislock: LOCK_KEY (or --lock-key) is not set\n")
+
+
+def test_the_module_is_the_program() -> None:
+    done = run("postgresql://u:hush@h/d", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dislock: the first argument must be the name")
+    assert "hush" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("--help >/dev/full", 0),
+        ("--help >&-", 0),
+        ("--nonsense 2>/dev/full", 2),
+        ("--nonsense 2>&-", 2),
+        ("--nonsense >&- 2>&- <&-", 2),
+    ],
+)
+def test_broken_streams_change_nothing(arguments: str, code: int) -> None:
+    script = f'exec "$0" -m dislock {arguments}'
+    done = subprocess.run(["/bin/sh", "-c", script, sys.executable], cwd=ROOT, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_messages_are_one_printable_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert one_line(" a\n\tb\r\nc ") == "a b c"
+    assert one_line("\x1b[2J\x00\ud800\u00e9") == "\\x1b[2J\\x00\\ud800\u00e9"
+    complain("two\nlines \udcff")
+    assert capfd.readouterr().err == "dislock: two lines \\udcff\n"

@@ -1,0 +1,214 @@
+"""What a connection string means, and what an error of the database means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors, pq
+
+from dislock import ConfigurationError
+from dislock.drivers import targets as targets_module
+from dislock.drivers.targets import Database
+
+SECRET = "s3cr&t"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libpq fills what a connection string leaves out from PG* variables."""
+    import os
+
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        monkeypatch.delenv(name)
+
+
+def targets(url: str) -> list[dict[str, str]]:
+    return [target.parameters for target in Database(url, "dislock k").targets]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:p@h:5433/d",
+        "postgres://u:p@h:5433/d",
+        "postgresql+psycopg://u:p@h:5433/d",
+        "postgresql+asyncpg://u:p@h:5433/d",
+        "host=h port=5433 user=u password=p dbname=d",
+    ],
+)
+def test_every_form_means_the_same(url: str) -> None:
+    (target,) = targets(url)
+    assert {key: target[key] for key in ("host", "port", "user", "password", "dbname")} == {
+        "host": "h",
+        "port": "5433",
+        "user": "u",
+        "password": "p",
+        "dbname": "d",
+    }
+
+
+@pytest.mark.parametrize(
+    "url", [f"postgresql://u:{SECRET}%zz@h/d", f"{SECRET}", f"host=h pasword={SECRET}", f"host=h password='{SECRET}"]
+)
+def test_a_malformed_string_is_refused_and_never_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Database(url, "dislock k")
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_defaults_give_way_to_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    (target,) = targets("host=h")
+    assert target["application_name"] == "dislock k"
+    assert target["keepalives_idle"] == "15"
+    assert target["tcp_user_timeout"] == "30000"
+    (target,) = targets("host=h application_name=mine keepalives_idle=7")
+    assert (target["application_name"], target["keepalives_idle"]) == ("mine", "7")
+    monkeypatch.setenv("PGAPPNAME", "mine")
+    (target,) = targets("host=h")
+    assert "application_name" not in target
+
+
+def test_the_encoding_is_ours_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    (target,) = targets("host=h client_encoding=SQL_ASCII")
+    assert target["client_encoding"] == "UTF8"
+
+
+def test_each_host_is_a_target_of_its_own() -> None:
+    first, second = Database("postgresql://a:1,b:2/d?target_session_attrs=read-write", "x").targets
+    assert (first.parameters["host"], first.parameters["port"], first.name) == ("a", "1", "a:1")
+    assert (second.parameters["host"], second.parameters["port"], second.name) == ("b", "2", "b:2")
+    assert second.parameters["target_session_attrs"] == "read-write"
+
+
+def test_one_port_is_for_all_hosts_and_two_are_not_for_three() -> None:
+    assert [target["port"] for target in targets("host=a,b port=7")] == ["7", "7"]
+    with pytest.raises(ConfigurationError, match="3 hosts"):
+        targets("host=a,b,c port=1,2")
+
+
+@pytest.mark.parametrize("port", ["port", "0", "65536", "-1", "\uff11\uff12"])
+def test_a_port_that_is_none_is_refused_before_the_host_is_looked_up(port: str) -> None:
+    with pytest.raises(ConfigurationError, match="port"):
+        targets(f"host=nowhere.invalid port={port}")
+
+
+def test_hosts_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "a,b")
+    assert [target["host"] for target in targets("dbname=d")] == ["a", "b"]
+
+
+def test_prefer_standby_tries_all_hosts_as_standbys_first() -> None:
+    tried = [(t["host"], t["target_session_attrs"]) for t in targets("host=a,b target_session_attrs=prefer-standby")]
+    assert tried == [("a", "standby"), ("b", "standby"), ("a", "any"), ("b", "any")]
+
+
+def test_system_certificates_are_the_hosts_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.crt"
+    bundle.touch()
+    monkeypatch.setattr(pq, "__impl__", "binary")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    (target,) = targets("host=h sslrootcert=system")
+    assert (target["sslrootcert"], target["sslmode"]) == (str(bundle), "verify-full")
+    # libpq refuses a weaker mode together with system; a file in its place would let it pass.
+    (target,) = targets("host=h sslrootcert=system sslmode=require")
+    assert target["sslrootcert"] == "system"
+    # A libpq of the system knows the system's folder.
+    monkeypatch.setattr(pq, "__impl__", "python")
+    (target,) = targets("host=h sslrootcert=system")
+    assert target["sslrootcert"] == "system"
+
+
+def test_a_host_without_certificates_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pq, "__impl__", "binary")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr(targets_module, "CERTIFICATE_FILES", ())
+    with pytest.raises(ConfigurationError, match="ca-certificates"):
+        targets("host=h sslrootcert=system")
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent", "words"),
+    [
+        (errors.UndefinedTable("no"), True, "CREATE TABLE s.t (key text PRIMARY KEY"),
+        (errors.InsufficientPrivilege("permission denied"), True, "GRANT SELECT, INSERT, UPDATE ON s.t"),
+        (errors.InvalidColumnReference("no unique"), True, "not unique"),
+        (errors.UndefinedColumn('column "value" does not exist'), True, "lacks a column"),
+        (errors.ReadOnlySqlTransaction("read-only"), False, "target_session_attrs=read-write"),
+        (errors.TooManyConnections("sorry"), False, "sorry"),
+        (errors.SerializationFailure("try again"), False, "try again"),
+        (errors.LockNotAvailable("waited"), False, "another transaction has locked"),
+        (errors.UndefinedColumn("column held.tableoid does not exist"), True, "s.t is a view"),
+        (errors.InsufficientPrivilege("new row violates row-level security"), True, "it needs a policy"),
+        (psycopg.OperationalError("fe_sendauth: no password supplied"), True, ".pgpass"),
+        (errors.AdminShutdown("terminating"), False, "terminating"),
+        (errors.StringDataRightTruncation("too long for type"), True, "too long"),
+        (errors.NotNullViolation("null value"), True, "null value"),
+        (psycopg.OperationalError('FATAL:  database "d" does not exist'), True, "database's name"),
+        (psycopg.OperationalError("connection refused"), False, "connection refused"),
+        (psycopg.ProgrammingError("cannot be mixed"), True, "cannot be mixed"),
+    ],
+)
+def test_an_error_says_what_to_do_and_whether_to_try_again(error: Exception, permanent: bool, words: str) -> None:
+    failure = Database("host=h", "x").failure(error, ["s", "t"], broken=False)
+    assert failure.permanent is permanent
+    assert words in failure.text
+
+
+def test_an_error_is_one_line_without_the_password() -> None:
+    text = Database(f"host=h password={SECRET}", "x").failure(OSError(f"bad\n  {SECRET} here"), ["t"], broken=True).text
+    assert text == "bad *** here"
+
+
+@pytest.mark.parametrize(
+    "password", ["password", "failed", "authentication", "a", "e", "us", "app", "User", "for user"]
+)
+@pytest.mark.parametrize(
+    "said", ['FATAL:  password authentication failed for user "app"', 'FATAL:  role "app" does not exist']
+)
+def test_a_password_that_is_a_word_of_the_message_changes_nothing(password: str, said: str) -> None:
+    """Neither what the error means, nor the sentence: a gap in it would tell the password."""
+    database = Database(f"user=app password='{password}'", "x")
+    failure = database.failure(psycopg.OperationalError(said), ["t"], broken=True)
+    assert failure.permanent
+    assert failure.text == f"{' '.join(said.split())}: check the user and the password"
+
+
+@pytest.mark.parametrize("password", ["password", "failed"])
+def test_it_is_blotted_out_where_it_stands_for_itself(password: str) -> None:
+    database = Database(f"user=app password='{password}'", "x")
+    said = f"failed to resolve host '{password}@h': password"
+    failure = database.failure(psycopg.OperationalError(said), ["t"], broken=True)
+    assert failure.text == "failed to resolve host '***@h': password"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("'postgresql://h/d'", "malformed, it begins with a quotation mark:"),
+        ('"postgresql://h/d"', "malformed, it begins with a quotation mark:"),
+        ("mysql://h/d", "malformed, it begins with mysql:"),
+        ("jdbc:postgresql://h/d", "malformed, it begins with jdbc:"),
+        ("mysql+pymysql://h/d", "malformed, it begins with mysql:"),
+        ("DATABASE_URL=postgresql://u:p@h/d", "malformed, it begins with a name and an equals sign:"),
+        ("postgresql://h/d?sslmod=require", "malformed, a parameter may have been meant to be sslmode:"),
+        ("host=h pasword=x", "malformed, a parameter may have been meant to be password:"),
+        ("postgresql://h/d?q8Zk2=1", "malformed: libpq"),
+        ("q8Zk2", "malformed: libpq"),
+    ],
+)
+def test_a_malformed_string_is_told_by_its_usual_cause(url: str, words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Database(url, "x")
+    assert words in str(caught.value)
+    assert "q8Zk2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["connect_timeout", "keepalives", "keepalives_idle", "tcp_user_timeout"])
+def test_a_number_that_is_none_is_named(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^the database URL has a {name} that is no whole number$"):
+        Database(f"host=h {name}=abc", "x")
+    assert Database(f"host=h {name}=1", "x").targets[0].parameters[name] == "1"
