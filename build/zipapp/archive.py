@@ -25,7 +25,7 @@ from build.zipapp import sbom
 
 #: What is put into the archive beside the packages, as it lies there.
 INSIDE = BUILD / "zipapp" / "inside"
-MODULES = ("place", "start", "unpack", "ahead", "tidy", "script")
+MODULES = ("place", "start", "unpack", "ahead", "complete", "tidy", "script")
 # Files of an installation that say how this machine made it, or that nothing in the archive reads.
 LEFT_OUT = re.compile(
     r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"

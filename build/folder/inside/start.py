@@ -22,7 +22,7 @@ sys.path.append(f"{ROOT}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/s
 
 
 def reveal(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """The environment as it came to the launcher, in its order."""
+    """The environment as it came to the launcher, in its order: /proc has it as the loader got it."""
     return {b"L" + name[1:] if name.startswith(HIDDEN) else name: value for name, value in environment.items()}
 
 
@@ -32,20 +32,12 @@ def put_back_hidden() -> None:
         os.environb[b"L" + name[1:]] = os.environb.pop(name)
 
 
-def reveal_to_command() -> None:
-    """dislock reads the command's environment from /proc, where the names stay hidden."""
-    from dislock.process import environment
-
-    read = environment.original_environment
-    environment.original_environment = lambda: reveal(read())
-
-
 def main() -> None:
     arguments = sys.argv[1:]
     try:
         # Else ps, top and the kernel's own messages would call it by the loader's name.
-        with open("/proc/self/comm", "w") as name:
-            name.write("dislock")
+        with open("/proc/self/comm", "w") as comm:
+            comm.write("dislock")
     except OSError:
         pass
     if arguments[:1] == ["--install"]:
@@ -61,13 +53,21 @@ def main() -> None:
     if "SSL_CERT_FILE" not in os.environ and not any(map(os.path.isfile, CERTIFICATES)):
         # For sslrootcert=system. The command does not get it: its environment is read from /proc.
         os.environ["SSL_CERT_FILE"] = f"{ROOT}/ssl/cert.pem"
+    # Meant for the command, and libraries in here would follow them.
+    theirs = [name for name in os.environ if name.startswith(("PSYCOPG_", "PYTHON"))]
     try:
-        if hidden:
-            reveal_to_command()
         from dislock.cli import entry
+
+        environment = None
+        if hidden or theirs:
+            from dislock.process.environment import original_environment
+
+            environment = reveal(original_environment())
+            for name in theirs:
+                del os.environ[name]
     except KeyboardInterrupt:
         sys.exit(130)  # nothing was started; from `entry` on, signals are held back
-    entry()
+    entry(environment)
 
 
 main()

@@ -14,6 +14,8 @@ from _frozen_importlib_external import MAGIC_NUMBER, cache_from_source
 from contextlib import suppress
 
 from _bootstrap import tidy
+from _bootstrap.place import sealed
+from _bootstrap.start import write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,13 +40,17 @@ def begin(new: str, place: str, archive: Archive) -> None:
             target = cache_from_source(f"site-packages/{name}")
             if os.path.exists(target) or gone(parent):
                 return
-            source = archive.read(f"site-packages/{name}")
-            code = compile(source, f"{place}/site-packages/{name}", "exec", dont_inherit=True)
-            write(target, MAGIC_NUMBER + UNCHECKED + source_hash(source) + marshal.dumps(code))
+            write(target, bytecode(archive.read(f"site-packages/{name}"), f"{place}/site-packages/{name}"))
 
     # The other end of the pipe stays open until this process ends or becomes the command.
     with suppress(OSError):
         tidy.apart(work)
+
+
+def bytecode(source: bytes, name: str) -> bytes:
+    """The content of a bytecode file."""
+    code = compile(source, name, "exec", dont_inherit=True)
+    return sealed(MAGIC_NUMBER + UNCHECKED + source_hash(source) + marshal.dumps(code))
 
 
 def processors() -> int:
@@ -62,17 +68,3 @@ def gone(parent: int) -> bool:
 
 def source_hash(source: bytes) -> bytes:
     return _imp.source_hash(int.from_bytes(MAGIC_NUMBER, "little"), source)
-
-
-def write(target: str, content: bytes) -> None:
-    """Whole or not at all: the run may be writing or reading the same."""
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    new = f"{target}.{os.getpid()}"
-    try:
-        with open(new, "xb") as file:
-            file.write(content)
-        os.rename(new, target)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(new)
-        raise

@@ -5,6 +5,7 @@ Every start compiles this, so it is short. The rest of the program is then loade
 
 from __future__ import annotations
 
+import _imp
 import marshal
 import os
 import stat
@@ -57,6 +58,18 @@ def roots() -> list[tuple[str, bool]]:
     return found
 
 
+def sealed(content: bytes) -> bytes:
+    """With a hash at its end, which tells damage, and the bytecode of another pre-release of the same Python."""
+    return content + _imp.source_hash(int.from_bytes(MAGIC_NUMBER, "little"), content)
+
+
+def opened(content: bytes) -> bytes:
+    """What was sealed. OSError: it is not as it was written."""
+    if sealed(content[:-8]) != content:
+        raise OSError("damaged")
+    return content[:-8]
+
+
 def passwd_home() -> str:
     import pwd
 
@@ -106,10 +119,8 @@ def compiled() -> CodeType | None:
             if os.stat(f"{folder}/.lock").st_size:
                 return None
             with open(f"{folder}/start", "rb") as file:
-                # Pre-releases of one Python version differ in their bytecode.
-                if file.read(len(MAGIC_NUMBER)) == MAGIC_NUMBER:
-                    code: CodeType = marshal.loads(file.read())  # noqa: S302 - as safe as the bytecode beside it
-                    return code
-    except (OSError, UnsafeError, EOFError, ValueError, TypeError):
+                code: CodeType = marshal.loads(opened(file.read()))  # noqa: S302 - as safe as the bytecode beside it
+                return code
+    except (OSError, UnsafeError):
         pass
     return None

@@ -6,23 +6,29 @@ only what the interpreter has loaded already. What a first start needs is in `un
 
 from __future__ import annotations
 
+import _imp
 import fcntl
+import marshal
 import os
 import sys
 import time
+from _frozen_importlib_external import SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 
-from _bootstrap.place import UnsafeError, check, key, refuse_others, roots
+from _bootstrap.place import UnsafeError, check, key, opened, refuse_others, roots, sealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from importlib.abc import PathEntryFinder
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import NoReturn
 
+    from typing_extensions import Buffer
+
 BUILD = "@BUILD@"
 DAY = 86400
 LOST = 600  # s after which nobody is at work any more on what has not reached the disk
-LOW_SPACE = 64 << 20
 LATER = {"sqlalchemy": "sqlalchemy", "tzdata": "tzdata.zip"}
 
 
@@ -90,6 +96,9 @@ def ready(root: str, archive: str) -> str:
     if there is None or not os.path.samestat(found, there) or (found.st_size and os.read(lock, 64) != boot()):
         os.close(lock)
         return ""
+    if not whole(folder):
+        os.close(lock)
+        return ""
     if time.time() - found.st_mtime > (LOST if found.st_size else DAY):
         try:
             os.utime(lock)
@@ -103,6 +112,16 @@ def ready(root: str, archive: str) -> str:
     return folder
 
 
+def whole(folder: str) -> bool:
+    """Whether all that was unpacked is there: what clears old files away leaves the lock, which looks young."""
+    try:
+        with open(f"{folder}/.files", "rb") as file:
+            sizes: dict[str, int] = marshal.loads(opened(file.read()))  # noqa: S302 - as safe as the bytecode beside it
+        return all(os.stat(f"{folder}/{name}").st_size == size for name, size in sizes.items())
+    except OSError:
+        return False
+
+
 def boot() -> bytes:
     """Names the time since the machine was last started."""
     try:
@@ -113,11 +132,7 @@ def boot() -> bytes:
 
 
 def can_execute(folder: str) -> bool:
-    flags = os.statvfs(folder)
-    if flags.f_bavail * flags.f_frsize < LOW_SPACE:
-        # Before 3.12, Python leaves half a bytecode file on a full disk, and then fails to load it for ever.
-        sys.dont_write_bytecode = True
-    return not flags.f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS and FreeBSD have no name for it
+    return not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS and FreeBSD have no name for it
 
 
 class ReplacedError(Exception):
@@ -162,9 +177,49 @@ def locate(archive: str) -> str:
             why.append(f"{root}: {reason.strerror or reason}")
             if named:
                 sys.stderr.write(f"dislock: DISLOCK_CACHE cannot be used: {why[-1]}\n")
-    folder = cold(archive, "unpack").temporary(archive, why)
-    can_execute(folder)
-    return str(folder)
+    return str(cold(archive, "unpack").temporary(archive, why))
+
+
+class Loader(SourceFileLoader):
+    """Python's own, but its bytecode is whole or absent: older Pythons leave half a file on a full disk or a quota."""
+
+    def get_data(self, path: str) -> bytes:
+        content = super().get_data(path)
+        return opened(content) if path.endswith(".pyc") else content
+
+    def set_data(self, path: str, data: Buffer, *, _mode: int = 0o666) -> None:
+        try:
+            write(path, sealed(bytes(data)))
+        except OSError:
+            pass  # a start without it is slower
+
+
+def write(target: str, content: bytes) -> None:
+    """Whole or not at all: the run may be writing or reading the same."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    new = f"{target}.{os.getpid()}"
+    try:
+        with open(new, "xb") as file:
+            file.write(content)
+        os.rename(new, target)
+    except OSError:
+        try:
+            os.unlink(new)
+        except OSError:
+            pass
+        raise
+
+
+def import_from(folder: str) -> None:
+    """Python's own way of importing, with our loader, for what lies in this folder."""
+    finder = FileFinder.path_hook((ExtensionFileLoader, _imp.extension_suffixes()), (Loader, SOURCE_SUFFIXES))
+
+    def ours(path: str) -> PathEntryFinder:
+        if not path.startswith(folder):
+            raise ImportError
+        return finder(path)
+
+    sys.path_hooks.insert(0, ours)
 
 
 class Later:
@@ -176,15 +231,17 @@ class Later:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name in LATER:
             place = f"{self.folder}/{LATER[name]}"
-            if not os.path.exists(place):
+            # A zip file is among the folder's own files, which the start has looked at.
+            if not place.endswith(".zip") and not whole(place):
                 place = cold(self.archive, "unpack").later(self.archive, self.folder, LATER[name])
             if place not in sys.path:
+                import_from(place)
                 sys.path.append(place)
             from importlib.machinery import PathFinder
 
             return PathFinder.find_spec(name, [place])
         if name == "psycopg.pq.pq_ctypes":
-            cold(self.archive, "unpack").allow_ctypes(self.folder)
+            cold(self.archive, "unpack").allow_ctypes(self.archive, self.folder)
         return None
 
 
@@ -212,32 +269,39 @@ def isolate(archive: str, *, keep_packages: bool) -> None:
 
 
 def main(*, launched: bool) -> None:
-    script = sys.argv[1:2] == ["--python"]
+    script, unpack = (sys.argv[1:2] == [option] for option in ("--python", "--unpack"))
     try:
-        archive = prepare(launched, script)
+        occupy_closed_descriptors()
+        environment = restore_environment() if launched else None
+        archive = absolute(sys.argv[0])
+        if not os.path.isabs(archive):
+            fail(f"the working directory is gone: start {archive} by its absolute path")
+        isolate(archive, keep_packages=script)
+        if unpack:
+            cold(archive, "complete").run(archive)
+            return
+        folder = locate(archive)
+        import_from(folder)
+        sys.path.insert(0, folder + "/site-packages")
+        sys.meta_path.insert(0, Later(archive, folder))
         if not script:
+            given = for_the_command(environment)
             from dislock.cli import entry
     except KeyboardInterrupt:
         raise SystemExit(130) from None  # nothing was started; from `entry` on, signals are held back
     if script:
         cold(archive, "script").run()
     else:
-        entry()
+        entry(given)
 
 
-def prepare(launched: bool, script: bool) -> str:
-    """See to environment, path and cache. The file's own path."""
-    occupy_closed_descriptors()
-    original = restore_environment() if launched else None
-    archive = absolute(sys.argv[0])
-    if not os.path.isabs(archive):
-        fail(f"the working directory is gone: start {archive} by its absolute path")
-    isolate(archive, keep_packages=script)
-    folder = locate(archive)
-    sys.path.insert(0, folder + "/site-packages")
-    sys.meta_path.insert(0, Later(archive, folder))
-    if original is not None and not script:
-        import dislock.process.environment
+def for_the_command(environment: Mapping[bytes, bytes] | None) -> Mapping[bytes, bytes] | None:
+    """What the command gets. Out of this process goes what libraries would follow that was meant for the command."""
+    theirs = [name for name in os.environ if name.startswith(("PSYCOPG_", "PYTHON"))]
+    if theirs and environment is None:
+        from dislock.process.environment import original_environment
 
-        dislock.process.environment.original_environment = lambda: dict(original)
-    return archive
+        environment = original_environment()
+    for name in theirs:
+        del os.environ[name]
+    return environment

@@ -12,13 +12,12 @@ import os
 import sys
 import time
 import zlib
-from _frozen_importlib_external import MAGIC_NUMBER
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from zipimport import zipimporter
 
 from _bootstrap import ahead, start, tidy
-from _bootstrap.place import UnsafeError, check, key, platform
+from _bootstrap.place import UnsafeError, check, key, platform, sealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,8 +104,7 @@ def join(folder: str, archive: str, part: str, packed: bytes) -> str:
     place = f"{folder}/{part}"
     cached = os.path.basename(folder) == key()
     with new_folder(folder) as new, zipfile.ZipFile(io.BytesIO(packed)) as inner:
-        for name in inner.namelist():
-            write(f"{new}/{name}", inner.read(name))
+        write_all(new, ((name, inner.read(name)) for name in inner.namelist()))
         if cached:
             doubt(folder)
         put(new, place, archive)
@@ -153,19 +151,21 @@ def fill(folder: str, place: str, archive: str) -> None:
     os.write(lock, start.boot())
     whole = Archive(archive)
     ahead.begin(folder, place, whole)
-    libraries = f"natives/{platform()}/psycopg_binary.libs/"
-    extensions = f"natives/{platform()}/{sys.implementation.cache_tag}{abi()}/"
-    moves = {"site-packages/": "site-packages/"}
-    if any(name.startswith(extensions) for name in whole.sums):
+    if whole.natives():
         refuse_old_musl()
-        moves |= {libraries: "site-packages/psycopg_binary.libs/", extensions: "site-packages/psycopg_binary/"}
-    for name in whole.sums:
-        for old, new in moves.items():
-            if name.startswith(old):
-                write(f"{folder}/{new}{name[len(old) :]}", whole.read(name))
-    write(f"{folder}/tzdata.zip", whole.read("later/tzdata.zip"))
+    members = {**whole.packages(), **whole.natives(), "later/tzdata.zip": "tzdata.zip"}
     code = compile(whole.unchecked("_bootstrap/start.py"), "dislock.pyz/start.py", "exec")
-    write(f"{folder}/start", MAGIC_NUMBER + marshal.dumps(code))
+    write(f"{folder}/start", sealed(marshal.dumps(code)))
+    write_all(folder, ((new, whole.read(name)) for name, new in members.items()))
+
+
+def write_all(folder: str, contents: Iterable[tuple[str, bytes]]) -> None:
+    """The files of a folder, and how large each one is, by which a later start sees whether they are still there."""
+    sizes = {}
+    for name, content in contents:
+        write(f"{folder}/{name}", content)
+        sizes[name] = len(content)
+    write(f"{folder}/.files", sealed(marshal.dumps(sizes)))
 
 
 class Archive:
@@ -180,6 +180,21 @@ class Archive:
             self.refuse("_bootstrap/sums")
         lines = rest.decode().splitlines()
         self.sums = {name: int(number) for number, _, name in (line.partition(" ") for line in lines)}
+
+    def packages(self) -> dict[str, str]:
+        """The members that every Python needs, and where they go to."""
+        return {name: name for name in self.sums if name.startswith("site-packages/")}
+
+    def natives(self) -> dict[str, str]:
+        """Those that are for this Python on this platform; none, where nothing in the file is."""
+        libraries = f"natives/{platform()}/psycopg_binary.libs/"
+        extensions = f"natives/{platform()}/{sys.implementation.cache_tag}{abi()}/"
+        if not any(name.startswith(extensions) for name in self.sums):
+            return {}
+        moves = {libraries: "site-packages/psycopg_binary.libs/", extensions: "site-packages/psycopg_binary/"}
+        return {
+            name: new + name[len(old) :] for name in self.sums for old, new in moves.items() if name.startswith(old)
+        }
 
     def read(self, name: str) -> bytes:
         """A member's content, checked as zipfile would."""
@@ -232,13 +247,20 @@ def put(new: str, place: str, archive: str) -> None:
         except OSError:
             if not os.path.isdir(place):
                 raise
-            if not os.path.exists(f"{new}/.lock") or start.ready(os.path.dirname(place), archive):
+            cached = os.path.exists(f"{new}/.lock")
+            root = os.path.dirname(place) if cached else os.path.dirname(os.path.dirname(place))
+            if start.ready(root, archive) if cached else start.whole(place):
                 return
-            with suppress(FileNotFoundError):
-                os.rename(place, f"{os.path.dirname(place)}/.old-{os.urandom(8).hex()}")
+            set_aside(place, root)
         else:
             return
     raise OSError(f"{place} cannot be replaced")
+
+
+def set_aside(place: str, root: str) -> None:
+    """Out of the way, where it is removed as soon as no process runs from it."""
+    with suppress(FileNotFoundError):
+        os.rename(place, f"{root}/.old-{os.urandom(8).hex()}")
 
 
 @contextmanager
@@ -284,15 +306,21 @@ def musl_version() -> tuple[int, ...] | None:
     return None
 
 
-def allow_ctypes(folder: str) -> None:
+def allow_ctypes(archive: str, folder: str) -> None:
     """psycopg is about to use the system's libpq: right only where there is nothing else."""
     if os.environ.get("PSYCOPG_IMPL") == "python":
         return
-    if os.path.exists(f"{folder}/site-packages/psycopg_binary/pq.so"):
+    whole = Archive(archive)
+    if natives := whole.natives():
         try:
             __import__("psycopg_binary.pq")
         except ImportError as reason:
-            start.fail(f"psycopg's binary implementation cannot be loaded: {reason}", 1)
+            note = ""
+            if any(damaged(f"{folder}/{place}", whole.sums[name]) for name, place in natives.items()):
+                with suppress(OSError):
+                    set_aside(folder, os.path.dirname(folder))
+                    note = "; the cache was damaged, and the next start makes it anew"
+            start.fail(f"psycopg's binary implementation cannot be loaded: {reason}{note}", 1)
         return
     from psycopg.pq.misc import find_libpq_full_path
 
@@ -302,3 +330,11 @@ def allow_ctypes(folder: str) -> None:
             "system has no libpq: install it (libpq5, libpq or postgresql-libs), or use CPython 3.10 to 3.15 on x86-64 "
             "or arm64"
         )
+
+
+def damaged(path: str, checksum: int) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return zlib.crc32(file.read()) != checksum
+    except FileNotFoundError:
+        return True
