@@ -30,6 +30,9 @@ MODULES = ("place", "start", "unpack", "ahead", "complete", "tidy", "script")
 LEFT_OUT = re.compile(
     r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
 )
+#: Of Python's own modules, those that are missing where it was built without its libraries' headers, and two that
+#: are missing where a distribution cut its packages to the minimum.
+NEEDED = b"zlib _ssl _ctypes asyncio decimal"
 # Most runs import neither, so they stay packed.
 LATER = {"sqlalchemy": ("sqlalchemy/", "sqlalchemy-"), "tzdata": ("tzdata/", "tzdata-")}
 
@@ -98,13 +101,14 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
 
 def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes:
     """The whole file: the launcher, the program that it starts, and the archive."""
-    launcher = (INSIDE / "launcher.sh").read_bytes()
+    launcher = (INSIDE / "launcher.sh").read_bytes().replace(b"@NEEDED@", NEEDED)
     digest = hashlib.sha256(launcher)
     for name, content in sorted(members.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     build = digest.hexdigest()[:16]
     place, start = (members[f"_bootstrap/{n}.py"].replace(b"@BUILD@", build.encode()) for n in ("place", "start"))
-    guard = members["__main__.py"].replace(b"@PLACE@", b"%d" % len(place)).replace(b"@START@", b"%d" % len(start))
+    guard = members["__main__.py"].replace(b"@NEEDED@", NEEDED)
+    guard = guard.replace(b"@PLACE@", b"%d" % len(place)).replace(b"@START@", b"%d" % len(start))
     # The numbers take as much room as what they stand for, so the launcher's length is known before they are.
     launcher = launcher.replace(b"@OFFSET@", b"%-8d" % len(launcher)).replace(b"@GUARD@", b"%-7d" % len(guard))
     launcher = launcher.replace(b"@LENGTH@", b"%-8d" % len(guard + place + start))
@@ -129,7 +133,9 @@ def zipped(files: dict[str, bytes], prefix: bytes = b"") -> bytes:
             member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             member.create_system = 3
             member.external_attr = 0o100644 << 16
-            member.compress_type = zipfile.ZIP_STORED if name.endswith(".zip") else zipfile.ZIP_DEFLATED
+            # A Python without zlib still reads __main__.py, to say so.
+            stored = name.endswith(".zip") or name == "__main__.py"
+            member.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
             archive.writestr(member, files[name], compresslevel=9)
     return target.getvalue()
 

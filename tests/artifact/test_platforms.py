@@ -120,13 +120,6 @@ def test_another_platform_without_a_libpq_is_told(zipapp: Zipapp) -> None:
     one_line(ran, 2, "no native libraries", "libpq", "install")
 
 
-def test_an_extension_that_cannot_be_loaded_is_told(zipapp: Zipapp) -> None:
-    zipapp.run("--version")
-    next(zipapp.caches()[0].rglob("libpq-*")).write_bytes(b"")
-    zipapp.environment |= UNREACHABLE
-    one_line(zipapp.run("DATABASE_URL", "true"), 1, "binary implementation cannot be loaded", "libpq-")
-
-
 def test_an_old_musl_is_told_before_it_crashes(zipapp: Zipapp) -> None:
     need("3.13-musl" in interpreters(), "CPython 3.13-musl: not found in DISLOCK_TEST_PYTHONS")
     python = Path(interpreters()["3.13-musl"].path).resolve()

@@ -1,13 +1,36 @@
 # Any Python from 2.7 on can parse this, to say what it lacks. The launcher runs it as the first part of `text`, whose
 # rest is place.py and start.py; for `python3 dislock.pyz` it is the archive's __main__.
+import os
 import sys
 
-if sys.version_info < (3, 10):  # noqa: UP036 - older ones are what this is for
-    found = (sys.executable,) + sys.version_info[:2]  # noqa: RUF005 - Python 2.7
-    sys.stderr.write("dislock: CPython 3.10 or newer is needed, and %s is %d.%d\n" % found)  # noqa: UP031 - Python 2.7
+
+def lack(named):  # type: (object) -> str | None
+    """Why this Python cannot serve; None if it can. A free-threaded one has no natives: who names it gets it."""
+    if sys.version_info < (3, 10):
+        return "is Python %d.%d, and CPython 3.10 or newer is needed" % sys.version_info[:2]
+    if sys.implementation.name != "cpython":
+        return "is %s, and CPython is needed" % sys.implementation.name
+    from _frozen_importlib_external import PathFinder
+
+    needed = "@NEEDED@"
+    absent = [n for n in needed.split() if n not in sys.builtin_module_names and not PathFinder.find_spec(n)]
+    if absent:
+        return "lacks %s of Python's own modules" % ", ".join(absent)
+    return None if named or "t" not in sys.abiflags else "is free-threaded"
+
+
+launched = "text" in globals()
+# The launcher comes back with this variable when it has looked for another.
+found = lack(not launched or "_dislock_lacks" in os.environ or os.environ.get("DISLOCK_PYTHON"))
+if found:
+    found = "%s %s" % (sys.executable, found)
+    if launched and not os.environ.get("DISLOCK_PYTHON") and "_dislock_lacks" not in os.environ:
+        os.environ["_dislock_lacks"] = found
+        os.execv("/bin/sh", ["/bin/sh"] + sys.argv[1:])
+    sys.stderr.write("dislock: %s\n" % found)
     sys.exit(2)
 
-if "text" in globals():
+if launched:
     text = globals()["text"]  # the launcher's
     start = len(text) - int("@START@")
     try:
@@ -27,6 +50,6 @@ else:
     except ModuleNotFoundError:
         raise
     except Exception as reason:  # noqa: BLE001 - each way in which a changed archive cannot be read
-        sys.exit("dislock: %s is damaged (%s): copy it anew" % (sys.argv[0], reason))  # noqa: UP031 - Python 2.7
+        sys.exit("dislock: %s is damaged (%s): copy it anew" % (sys.argv[0], reason))
 
     main(launched=False)

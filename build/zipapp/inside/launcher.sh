@@ -24,21 +24,41 @@ look_for() {
   _dislock_python=
   return 1
 }
+_dislock_names=python3.15:python3.14:python3.13:python3.12:python3.11:python3.10
 # A version manager's shim is there whether or not its Python is, and takes ten times as long to start: the last resort.
 find_python() {
-  for _dislock_name in python3.15 python3.14 python3.13 python3.12 python3.11 python3.10; do
+  for _dislock_name in $_dislock_names; do
     look_for "$_dislock_name" '*/shims' && return
   done
   find_running
 }
+# find_running: the first one that says that it can serve, and one without natives (free-threaded) only if there is no other.
 find_running() {
-  for _dislock_name in python3 python python3.15 python3.14 python3.13 python3.12 python3.11 python3.10; do
-    look_for "$_dislock_name" '' || continue
-    _dislock_python=$("$_dislock_python" -E -s -S -c 'import sys; print(sys.executable if sys.version_info >= (3, 10) else "")' 2>/dev/null) && [ -n "$_dislock_python" ] && return
+  set -f
+  for _dislock_free in '' t; do
+    for _dislock_name in $_dislock_names python3 python; do
+      for _dislock_folder in $_dislock_absolute; do
+        _dislock_python=$_dislock_folder/$_dislock_name
+        [ -f "$_dislock_python" ] && [ -x "$_dislock_python" ] || continue
+        _dislock_answer=$("$_dislock_python" -E -s -S -c 'import sys
+if sys.version_info < (3, 10): sys.exit(3)
+if sys.implementation.name != "cpython": print("-is " + sys.implementation.name); sys.exit()
+from _frozen_importlib_external import PathFinder
+absent = [n for n in "@NEEDED@".split() if n not in sys.builtin_module_names and not PathFinder.find_spec(n)]
+print("-lacks " + ", ".join(absent) if absent else sys.executable if "t" not in sys.abiflags or sys.argv[1] else "")' "$_dislock_free" 2>/dev/null) || continue
+        case $_dislock_answer in
+          /*) _dislock_python=$_dislock_answer; return ;;
+          -*) _dislock_lacks=${_dislock_lacks:-$_dislock_python ${_dislock_answer#-}} ;;
+        esac
+      done
+    done
   done
-  say "no CPython 3.10 or newer on PATH (python3.10 to python3.15 were looked for); DISLOCK_PYTHON can name one"
+  say "${_dislock_lacks:+$_dislock_lacks; }no ${_dislock_lacks:+other }CPython 3.10 or newer on PATH (python3.10 to python3.15 were looked for); DISLOCK_PYTHON can name one"
 }
-if [ -z "${DISLOCK_PYTHON:-}" ]; then
+if [ -n "${_dislock_lacks:-}" ]; then
+  # From the program: the Python that was taken cannot serve. The environment was copied before, and still is there.
+  find_running
+elif [ -z "${DISLOCK_PYTHON:-}" ]; then
   find_python
 else
   case $DISLOCK_PYTHON in */*) _dislock_python=$DISLOCK_PYTHON ;; *) look_for "$DISLOCK_PYTHON" '' ;; esac
@@ -55,6 +75,7 @@ nothing() {
   [ "$_dislock_part" -eq 0 ] || return
   read -r _dislock_bytes <"/proc/$$/environ" || [ -n "$_dislock_bytes" ] || { export DISLOCK_ENVIRON_0=; _dislock_part=1; }
 }
+if [ -z "${_dislock_lacks:-}" ]; then
 if [ /proc/self -ef "/proc/$$" ]; then
   while :; do
     # A caller's function may have that name.
@@ -67,6 +88,7 @@ if [ /proc/self -ef "/proc/$$" ]; then
   done
 fi
 unset "DISLOCK_ENVIRON_$_dislock_part"
+fi
 
 # Isolated: nothing of the caller's PYTHON variables, user site, site-packages, or working directory. The last is taken off the path by
 # the program, because -I would keep Python 2 from saying that it is too old. The program is read out of this file, instead of running

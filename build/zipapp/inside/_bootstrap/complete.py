@@ -17,8 +17,10 @@ def run(archive: str) -> None:
     for root, _ in roots()[:1]:
         try:
             complete(root, archive)
-        except (OSError, UnsafeError) as reason:
-            start.fail(f"--unpack: {root}: {getattr(reason, 'strerror', '') or reason}", 1)
+        except UnsafeError as reason:
+            start.fail(f"--unpack: {reason}")
+        except OSError as reason:
+            start.fail(f"--unpack: {root}: {reason.strerror or reason}", 1)
         sys.stdout.write(f"{root}\n")
         return
     start.fail("--unpack: no place for a cache: DISLOCK_CACHE can name one")

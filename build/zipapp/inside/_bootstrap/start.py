@@ -40,6 +40,7 @@ def fail(sentence: str, code: int = 2) -> NoReturn:
 
 def restore_environment() -> dict[bytes, bytes] | None:
     """Undo what the launcher's shell did to the environment. None: it could not be kept (no /proc, no fitting od)."""
+    os.environ.pop("_dislock_lacks", None)
     parts: list[str] = []
     while (part := os.environ.pop(f"DISLOCK_ENVIRON_{len(parts)}", None)) is not None:
         parts.append(part)

@@ -45,10 +45,12 @@ def into(root: str, archive: str) -> str:
     root = check(root)
     if not start.can_execute(root):
         raise OSError("does not allow programs (mounted noexec)")
+    folder = f"{root}/{key()}"
+    if os.path.exists(folder) and not os.access(root, os.W_OK):
+        raise OSError(f"{folder} has lost files, and cannot be made anew")
     with one_at_a_time(root):
-        if folder := start.ready(root, archive):
-            return folder
-        folder = f"{root}/{key()}"
+        if found := start.ready(root, archive):
+            return found
         with new_folder(root) as new:
             fill(new, folder, archive)
             put(new, folder, archive)
