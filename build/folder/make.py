@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import py_compile
 import shlex
@@ -132,8 +133,18 @@ def pack(root: Path, output: Path) -> None:
     archive = output / f"dislock-linux-{interpreter.MACHINE}.tar.gz"
     output.mkdir(parents=True, exist_ok=True)
     archives.pack(root, archive)
+    add_checksum(archive)
     unpacked = archives.size(root)
     print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB, {unpacked / 1e6:.1f} MB unpacked")
+
+
+def add_checksum(archive: Path) -> None:
+    """Its line in SHA256SUMS, beside those of what build/pyz made."""
+    sums = archive.with_name("SHA256SUMS")
+    lines = sums.read_text().splitlines() if sums.exists() else []
+    others = [line for line in lines if line.partition("  ")[2] != archive.name]
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    sums.write_text("\n".join(sorted([*others, f"{digest}  {archive.name}"], key=lambda line: line[66:])) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,7 +33,7 @@ class TestLostFiles:
         "pattern", ["*.py", "*.so*", "pq.so", "libpq-*", "tzdata.zip", "sqlalchemy/**/*.py", ".files", "start"]
     )
     def test_the_next_start_unpacks_again(self, zipapp: Zipapp, whole: Path, pattern: str) -> None:
-        lost = [path for path in whole.rglob(pattern) if path.is_file()]
+        lost = {path for path in whole.rglob(pattern) if path.is_file()}
         assert lost
         for path in lost:
             path.unlink()

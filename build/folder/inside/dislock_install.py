@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,12 @@ def main(root: str, arguments: Sequence[str]) -> int:
         return 2
     try:
         install(Path(root), target)
+        # What was copied may lie where no program can be started: on a mount with noexec, or beyond an exhausted quota.
+        subprocess.run([target / "dislock", "--version"], check=True, stdout=subprocess.DEVNULL)
     except OSError as error:
         print(f"dislock: cannot install into {target}: {error}", file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        print(f"dislock: installed into {target}, but it cannot be started there: {error}", file=sys.stderr)
         return 1
     return 0

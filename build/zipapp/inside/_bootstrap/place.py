@@ -105,8 +105,25 @@ def refuse_others(place: str, *, above: bool = False) -> None:
     ):
         raise UnsafeError(f"{place} belongs to another user (uid {found.st_uid})")
     # Nobody can rename what is not theirs in a sticky folder such as /tmp.
-    if found.st_mode & 0o022 and not (above and found.st_mode & stat.S_ISVTX):
+    others = found.st_mode & 0o022
+    if others == 0o020 and alone_in(found.st_gid, found.st_uid):
+        return
+    if others and not (above and found.st_mode & stat.S_ISVTX):
         raise UnsafeError(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})")
+
+
+def alone_in(group: int, owner: int) -> bool:
+    """Whether it is this user's private group, which several distributions let write to what the user makes."""
+    if owner != os.geteuid() or group != os.getgid():
+        return False
+    import grp
+    import pwd
+
+    try:
+        user, entry = pwd.getpwuid(owner), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return user.pw_gid == group and entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name}
 
 
 def compiled() -> CodeType | None:
