@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dislock.context import LeaseLossPolicy, LockContext
 from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, DislockError, LeaseLostError, Loss, LossReason
+from dislock.greenlets import refuse_greenlets
 from dislock.protocol.acquisition import Protocol
 from dislock.protocol.lease import Terms
 from dislock.protocol.plan import Plan, Senses, SlotPlan
@@ -50,6 +51,7 @@ class Planned:
     def __init__(
         self, context: LockContext, strategies: Iterable[str], *, supervised: bool = False, jitter: bool = False
     ) -> None:
+        refuse_greenlets()
         self.context = context
         self.strategies = normalize_strategies(strategies)
         self.continues = context.lease_loss_policy is LeaseLossPolicy.CONTINUE

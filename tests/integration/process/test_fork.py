@@ -75,6 +75,30 @@ def test_kill_that_comes_before_the_process_is_not_lost(during: str, grace: floa
     assert not alive(int(pid))
 
 
+def test_a_stop_before_the_start_is_reported_sends_one_sigterm() -> None:
+    code = f"""{HELD_OPEN}
+def during():
+    pass
+make, send, sent = children.Child.__init__, children.Child.send, []
+def told_late(self, *args, report, **options):
+    def late(event):
+        if isinstance(event, children.Started):
+            stops[0](Stop(3600.0))
+            decided["stop"].wait()
+        report(event)
+    make(self, *args, report=late, **options)
+def noted(self, number):
+    sent.append(int(number))
+    send(self, number)
+children.Child.__init__, children.Child.send = told_late, noted
+stops = []
+ended = runner.Run(["sleep", "1000"]).to_its_end(subscribe=stops.append)
+print(ended.code, sent.count(signal.SIGTERM))
+"""
+    result, output = run([sys.executable, "-c", code])
+    assert (result, output.splitlines()[-1]) == (0, "143 1"), output
+
+
 @pytest.mark.parametrize(
     ("cause", "how"),
     [
