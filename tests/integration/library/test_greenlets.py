@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("gevent", reason="gevent is not installed for this Python")
-pytest.importorskip("eventlet", reason="eventlet is not installed for this Python")
+# Not imported here: both install functions that run at every fork of the importing process.
+pytestmark = pytest.mark.skipif(
+    find_spec("gevent") is None or find_spec("eventlet") is None, reason="gevent or eventlet is not installed"
+)
 
 #: Takes a lock in each way there is; nothing listens at the address, which nobody is to find out.
 TRIES = """
