@@ -67,8 +67,8 @@ def run_held(
             command,
             environment=command_environment(holding, environment),
             signals=signals,
-            subscribe=None if holding.planned.continues else holding.on_loss,
-            kill_grace=holding.planned.context.kill_grace_seconds,
+            subscribe=None if holding.request.continues else holding.on_loss,
+            kill_grace=holding.request.context.kill_grace_seconds,
             beginning=beginning,
         )
         code, interrupted = ended.code, ended.interrupted
@@ -79,7 +79,7 @@ def run_held(
         code = 128 + error.number
     finally:
         loss = holding.release(started=beginning.happened)
-    if loss and not holding.planned.continues:
+    if loss and not holding.request.continues:
         return LEASE_LOST_EXIT_CODE
     if interrupted and signals is not None:
         die_of_interrupt()
@@ -92,7 +92,7 @@ def command_environment(holding: Holding, environment: Mapping[bytes, bytes]) ->
     That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN``, and, with the strategy schedule,
     ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is known), in UTC.
     """
-    context, slot = holding.planned.context, holding.slot
+    context, slot = holding.request.context, holding.slot
     told = {
         "DISLOCK_LOCK_KEY": context.lock_key,
         "DISLOCK_OWNER": context.owner,

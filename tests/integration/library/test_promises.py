@@ -28,7 +28,7 @@ from dislock import (
 )
 from dislock.holding import Holding
 from dislock.protocol.schedule import Slot
-from dislock.request import Planned
+from dislock.request import Request
 from tests.integration.library.conftest import MakeContext
 from tests.integration.process.test_init import NAMESPACE
 from tests.integration.process.test_init import _possible as possible
@@ -57,7 +57,7 @@ def test_a_slot_taken_early_and_given_back_ends_at_its_tick_and_not_now(make: Ma
     tick = row[0]
     slot = Slot(tick, tick + timedelta(hours=1), tick + timedelta(hours=2))
     holding = Holding(make(), ["schedule"])
-    begin = holding.planned.begin
+    begin = holding.request.begin
 
     def early(started: float | None = None) -> Any:
         protocol = begin(started)
@@ -65,7 +65,7 @@ def test_a_slot_taken_early_and_given_back_ends_at_its_tick_and_not_now(make: Ma
         protocol._plan = protocol._plan._replace(slot=protocol._plan.slot._replace(slot=slot))
         return protocol
 
-    holding.planned.begin = early  # type: ignore[method-assign] # an early start without waiting for a tick
+    holding.request.begin = early  # type: ignore[method-assign] # an early start without waiting for a tick
     assert holding.acquire()
     assert expiry(db, "schedule") == slot.expires
     holding.release(started=False)
@@ -183,7 +183,7 @@ def test_a_loss_is_never_told_without_its_reason(make: MakeContext, monkeypatch:
 
     def held_up(self: Holding) -> bool:
         held = acquire(self)
-        lease = self.protocol.lease
+        lease = self.acquisition.lease
         assert lease is not None
         from dislock.drivers.clock import clock
 
@@ -312,5 +312,5 @@ def test_a_schedule_only_run_becomes_the_command_but_not_as_pid_1(
 
 
 def test_what_is_planned_is_the_lock_and_no_more(make: MakeContext) -> None:
-    planned = Planned(make(), ["lease", "schedule", "lease"])
+    planned = Request(make(), ["lease", "schedule", "lease"])
     assert planned.strategies == BOTH
