@@ -13,6 +13,7 @@ from dislock.context import LeaseLossPolicy, LockContext
 from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, DislockError
 from dislock.events import report
+from dislock.greenlets import refuse_greenlets
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.lease import Terms
 from dislock.protocol.plan import Plan, Senses, SlotPlan
@@ -49,6 +50,7 @@ class Request:
         self, context: LockContext, strategies: Iterable[str], *, supervised: bool = False, jitter: bool = False
     ) -> None:
         """``supervised``: a command will be stopped on a loss, which must fit in before the row ends."""
+        refuse_greenlets()
         self.context = context
         self.strategies = normalize_strategies(strategies)
         self.continues = context.lease_loss_policy is LeaseLossPolicy.CONTINUE
