@@ -71,23 +71,38 @@ _CLOSER = {
 }
 # A server that is read-only now may be promoted a moment later, and a lock is let go.
 _PERMANENT = _ADVICE.keys() - {"25006", "55P03"}
-# libpq gives no SQLSTATE for a connection that was refused, only the server's English or translated text. Where the
-# text is a translated one the refusal counts as passing, is tried until there is no time left, and is printed as it is.
+# libpq gives no SQLSTATE for a connection that was refused, only a text: the server's, a pooler's, or its own. These
+# are known not to pass. Any other text, a translated one too, is tried until there is no time left, and then printed.
+_URL = "check the database URL"
+_USER = "check the user and the password"
+_DATABASE = "check the database's name in the database URL"
 _CONNECTING = (
-    (r'FATAL: +database ".*" does not exist', "check the database's name in the database URL"),
-    (r"FATAL: +(password authentication failed|role .* does not exist)", "check the user and the password"),
+    (r'FATAL: +(database ".*" does not exist|no such database)', _DATABASE),
+    (r"FATAL: +(password authentication failed|SASL authentication failed|role .* does not exist)", _USER),
+    (r"FATAL: +(Peer|certificate) authentication failed", "pg_hba.conf or pg_ident.conf does not let this account in"),
     (
-        r"FATAL: +(no pg_hba\.conf entry|pg_hba\.conf rejects)",
+        r"FATAL: +(no pg_hba\.conf entry|pg_hba\.conf rejects|login rejected)",
         "the server's pg_hba.conf does not let this host or user in",
     ),
     (r"FATAL: +role .* is not permitted to log in", "ALTER ROLE … LOGIN, or use another user"),
     (r"FATAL: +permission denied for database", "GRANT CONNECT ON the database to this role"),
     (
+        r"FATAL: +unsupported startup parameter",
+        "the pooler refuses a parameter of the database URL: take it out, or name it in ignore_startup_parameters",
+    ),
+    (
+        r'FATAL: +(unrecognized configuration parameter|invalid value for parameter|parameter ".*" cannot be changed'
+        r"|permission denied to set parameter|invalid command-line argument|--?\w+ requires a value)",
+        "check options in the database URL, and PGOPTIONS, PGTZ and PGDATESTYLE",
+    ),
+    (
         r"fe_sendauth: no password supplied|no password supplied",
         "put it into the database URL, or into ~/.pgpass (mode 0600) of the account that runs this",
     ),
     (r"server does not support SSL", "the server offers no TLS, but sslmode asks for it"),
+    (r"channel binding (is )?required", "the server offers none; check channel_binding in the database URL"),
+    (r"authentication method requirement", "the server wants another one; check require_auth in the database URL"),
     (r"certificate verify failed|root certificate file .* does not exist", "check sslrootcert in the database URL"),
     (r"server certificate for .* does not match host name", "the host in the database URL is not the certificate's"),
-    (r"invalid (sslmode|port number|integer value|target_session_attrs|\w+ value)", "check the database URL"),
+    (r'invalid (sslmode|port number|integer value|target_session_attrs|"?\w+"? value)|weak sslmode', _URL),
 )
