@@ -49,7 +49,10 @@ _WANTED = "the lock table needs " + _CREATE.replace("CREATE TABLE {table} ", "")
 _ADVICE = {
     "42P01": "the table {table} does not exist in this database: create it with " + _CREATE + ", or name another one",
     "3F000": "the schema of the table {table} does not exist in this database ({text})",
-    "0A000": "the table name {table} does not fit this database ({text})",
+    "0A000": "the server cannot do what a lock on {table} needs ({text}): it must be PostgreSQL 12 or newer, and the "
+    "table an ordinary one",
+    "42601": "the server does not understand what a lock needs ({text}): it must be PostgreSQL 12 or newer, and not "
+    "only speak its protocol",
     "42501": "this role may not use the table {table} ({text}): GRANT SELECT, INSERT, UPDATE ON {table} to it, "
     "and USAGE on its schema",
     "25006": "the server is read-only, by default_transaction_read_only or as a standby ({text}): add "
@@ -65,6 +68,7 @@ _ADVICE = {
 }
 # Where the text of an error tells more than its SQLSTATE.
 _CLOSER = {
+    ("0A000", "cross-database"): "the table name {table} does not fit this database ({text})",
     ("42703", "tableoid"): "{table} is a view: the lock table must be a table",
     ("42501", "row-level security"): "the row-level security of the table {table} keeps this role from its rows "
     "({text}): it needs a policy for all of them",

@@ -135,13 +135,12 @@ def _split(given: dict[str, str], known: Mapping[str, str]) -> list[Target]:
     if not all(port == "" or (port.isascii() and port.isdigit() and 0 < int(port) < 65536) for port in lists["port"]):
         # libpq would look up the host first. What stands there may be a part of a password.
         raise ConfigurationError("the database URL has a port that is no number from 1 to 65535")
-    if number == 1:
-        return [Target(given, _name(lists["host"][0], lists["hostaddr"][0], lists["port"][0]))]
     for key in ("host", "hostaddr", "port"):
         if len(lists[key]) == 1:
             lists[key] *= number
         if len(lists[key]) != number:
-            raise ConfigurationError(f"the database URL names {number} hosts but {len(lists[key])} times {key}")
+            hosts = "1 host" if number == 1 else f"{number} hosts"
+            raise ConfigurationError(f"the database URL names {hosts} but {len(lists[key])} times {key}")
     targets = []
     for host, address, port in zip(lists["host"], lists["hostaddr"], lists["port"], strict=True):
         own = {**given, **{k: v for k, v in (("host", host), ("hostaddr", address), ("port", port)) if v}}

@@ -216,6 +216,13 @@ def test_a_refusal_that_may_pass_is_tried_again(said: str) -> None:
         (errors.InsufficientPrivilege("permission denied"), True, "GRANT SELECT, INSERT, UPDATE ON s.t"),
         (errors.InvalidColumnReference("no unique"), True, "not unique"),
         (errors.UndefinedColumn('column "value" does not exist'), True, "lacks a column"),
+        (
+            errors.SyntaxError('syntax error at or near "MATERIALIZED"'),
+            True,
+            "must be PostgreSQL 12 or newer, and not only",
+        ),
+        (errors.FeatureNotSupported("not there"), True, "must be PostgreSQL 12 or newer"),
+        (errors.FeatureNotSupported("cross-database references are not implemented"), True, "name s.t does not fit"),
         (errors.ReadOnlySqlTransaction("read-only"), False, "target_session_attrs=read-write"),
         (errors.TooManyConnections("sorry"), False, "sorry"),
         (errors.SerializationFailure("try again"), False, "try again"),
