@@ -30,5 +30,9 @@ def entry(environment: "Mapping[bytes, bytes] | None" = None) -> None:
     # Looking for garbage while modules are loaded finds none, and is a fifteenth of what a run takes.
     gc.set_threshold(100_000)
     from dislock.cli.run import main
+    from dislock.process.environment import leave_to_the_command, original_environment
+
+    environment = original_environment() if environment is None else environment
+    leave_to_the_command()
 
     sys.exit(main(signals=signals, environment=environment))
