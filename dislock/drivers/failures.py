@@ -21,9 +21,10 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
     text = blot_out(said, secrets)
     state = getattr(error, "sqlstate", None)
     table = ".".join(_quoted(part) for part in table_parts)
+    place, other = ("this database", "another one") if len(table_parts) > 1 else _BY_SEARCH_PATH
     if state in _ADVICE:
         closer = next((a for (s, word), a in _CLOSER.items() if s == state and word in said), _ADVICE[state])
-        text = closer.format(table=table, text=text)
+        text = closer.format(table=table, place=place, other=other, text=text)
         return Failure(text, permanent=state in _PERMANENT, broken=broken)
     if isinstance(error, UnicodeError):
         # Python's own, where it encodes the name of a host to look it up; it does not say which.
@@ -45,9 +46,11 @@ def _quoted(name: str) -> str:
 
 _CREATE = "CREATE TABLE {table} (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
 _WANTED = "the lock table needs " + _CREATE.replace("CREATE TABLE {table} ", "")
+# A search_path may be empty, and the table be there.
+_BY_SEARCH_PATH = ("a schema of this session's search_path", "the schema that it is in, as schema.table")
 # By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _ADVICE = {
-    "42P01": "the table {table} does not exist in this database: create it with " + _CREATE + ", or name another one",
+    "42P01": "the table {table} does not exist in {place}: create it with " + _CREATE + ", or name {other}",
     "3F000": "the schema of the table {table} does not exist in this database ({text})",
     "0A000": "the server cannot do what a lock on {table} needs ({text}): it must be PostgreSQL 12 or newer, and the "
     "table an ordinary one",

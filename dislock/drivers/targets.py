@@ -31,6 +31,12 @@ DEFAULTS = {
     "tcp_user_timeout": "30000",
 }
 _WHOLE_NUMBERS = {*DEFAULTS, "connect_timeout", "keepalives"}
+#: What Prisma, JDBC and other drivers take from a URL, in lower case: words that give no password away.
+_OTHERS = (
+    *("schema", "currentschema", "connection_limit", "pgbouncer", "pool_timeout", "socket_timeout", "sslaccept"),
+    *("charset", "serverversion", "pool", "pool_size", "pool_max_conns", "prepared_statements", "statement_cache_size"),
+    *("async_fallback", "preparethreshold", "prepared_statement_cache_size", "statement_timeout", "timezone"),
+)
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
 
 
@@ -168,6 +174,9 @@ def _slip(url: str, error: str) -> str:
         import difflib
 
         known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+        if unknown[1].lower() in _OTHERS:
+            schema = ": name the schema with the table instead" if "schema" in unknown[1].lower() else ""
+            return f", {unknown[1]} is no parameter of libpq{schema}"
         # The unknown name itself may be a part of a password that lacks its %-escapes.
         if meant := difflib.get_close_matches(unknown[1], known, 1, 0.8):
             return f", a parameter may have been meant to be {meant[0]}"

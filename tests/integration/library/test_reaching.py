@@ -206,6 +206,13 @@ def test_a_missing_table_says_how_to_make_it(make: MakeContext) -> None:
         LeaseLock(make(table_parts=["nowhere"])).__enter__()
 
 
+def test_a_table_outside_the_search_path_is_not_only_to_be_made(make: MakeContext, database_url: str) -> None:
+    url = make_conninfo(database_url, options="-c search_path=")
+    with pytest.raises(ConfigurationError, match=r"a schema of this session's search_path: .* or name"):
+        enter(make(url=url), asynchronous=False)
+    assert enter(make(url=url, table_parts=["public", "key_value"]), asynchronous=False)
+
+
 def test_a_table_without_its_unique_key_is_told_apart(make: MakeContext, database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("CREATE TABLE loose (key text, value text, expire_at timestamptz)")

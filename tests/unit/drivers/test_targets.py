@@ -282,6 +282,15 @@ def test_it_is_blotted_out_where_it_stands_for_itself(password: str) -> None:
         ("DATABASE_URL=postgresql://u:p@h/d", "malformed, it begins with a name and an equals sign:"),
         ("postgresql://h/d?sslmod=require", "malformed, a parameter may have been meant to be sslmode:"),
         ("host=h pasword=x", "malformed, a parameter may have been meant to be password:"),
+        (
+            "postgresql://u:q8Zk2@h/d?schema=jobs",
+            "malformed, schema is no parameter of libpq: name the schema",
+        ),
+        (
+            "postgresql://u:q8Zk2@h/d?sslmode=require&connection_limit=1",
+            "malformed, connection_limit is no parameter of",
+        ),
+        ("postgresql://u:a/b?q8Zk2=@h/d", "malformed: libpq"),
         ("postgresql://h/d?q8Zk2=1", "malformed: libpq"),
         ("q8Zk2", "malformed: libpq"),
     ],
