@@ -1,8 +1,8 @@
 """`ci/mutate`: breaks the rules of dislock/protocol/ one at a time, and lists the breaks that no cheap test notices.
 
 A mutant is a copy of the checkout with one small change: a comparison that is off by one, a sum that is a difference, a
-statement that is missing. The unit tests run on it, then the simulation. A mutant that passes both is alive: either the
-change makes no difference, or a rule has no test.
+statement that is missing. Unit tests, simulation and property tests run on it. A mutant that passes them is alive:
+either the change makes no difference, or a rule has no test.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ from ci.kinds import main_environment
 RULES = "dislock/protocol"
 #: What a copy needs to run these tests; everything else in the checkout makes no difference to them.
 COPIED = ("dislock", "pg_advisory_lock", "ci", "tests", "pyproject.toml")
-UNIT_TESTS = ("tests/unit/protocol", "tests/unit/properties")
-HISTORIES = 2000
+UNIT = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
+#: In the order in which they run: what is quick and notices most comes first.
+TESTS = {
+    "unit": (*UNIT, "tests/unit/protocol"),
+    "simulation": ("-m", "tests.simulation", "0", "--count", "2000"),
+    "property": (*UNIT, "tests/unit/properties"),
+}
 #: A mutant may turn in a circle; unbroken, the tests take a few seconds.
 LIMIT_SECONDS = 120.0
 
@@ -171,17 +176,13 @@ class Bench:
             path.write_bytes(text)
 
     def _noticed(self) -> str:
-        python = str(main_environment().interpreter)
-        quick = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *UNIT_TESTS]
-        if not self._passes(quick):
-            return "unit"
-        return "" if self._passes([python, "-m", "tests.simulation", "0", "--count", str(HISTORIES)]) else "simulation"
+        return next((kind for kind, arguments in TESTS.items() if not self._passes(arguments)), "")
 
-    def _passes(self, command: Sequence[str]) -> bool:
+    def _passes(self, arguments: Sequence[str]) -> bool:
         # A .pyc is told from its source by time and size alone: two mutants of one second would be one.
         environ = clean_environ() | {"PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
-            command,
+            [str(main_environment().interpreter), *arguments],
             cwd=self.folder,
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -216,7 +217,9 @@ def main() -> int:
     except CannotMake as failure:
         print(failure, file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="dislock-mutants-") as folder:
+    cache = ROOT / ".cache"
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir=cache) as folder:
         return _hunt(mutants, [Bench(Path(folder) / str(number)) for number in range(given.jobs)])
 
 
