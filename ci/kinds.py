@@ -160,6 +160,11 @@ def _cluster(options: Options) -> Iterator[Outcome]:
 
 
 def _benchmarks(_: Options) -> Iterator[Outcome]:
+    if not (ROOT / "dist" / "dislock.pyz").exists():
+        built = _check("benchmarks", ["build/pyz"])
+        if built.trouble:
+            yield built
+            return
     yield _check("benchmarks", ["benchmarks/run", "--quick"])
 
 
