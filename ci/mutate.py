@@ -35,8 +35,8 @@ TESTS = {
     "simulation": ("-m", "tests.simulation", "0", "--count", "2000"),
     "further unit": (*UNIT, "tests/unit", "--ignore=tests/unit/protocol", "--ignore=tests/unit/ci"),
 }
-#: A mutant may turn in a circle; unbroken, the tests take a few seconds.
-LIMIT_SECONDS = 120.0
+#: A mutant may turn in a circle, or wait for ever. Unbroken, the tests take a few seconds of a processor.
+PROCESSOR_SECONDS, LIMIT_SECONDS = 60, 600.0
 
 COMPARED: dict[type, type] = {
     ast.Lt: ast.LtE,
@@ -158,6 +158,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.python = str(main_environment().interpreter)
         for name in COPIED:
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -183,7 +184,7 @@ class Bench:
         # A .pyc is told from its source by time and size alone: two mutants of one second would be one.
         environ = clean_environ() | {"PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
-            [str(main_environment().interpreter), *arguments],
+            ["sh", "-c", f'ulimit -t {PROCESSOR_SECONDS} && exec "$@"', "sh", self.python, *arguments],
             cwd=self.folder,
             env=environ,
             stdin=subprocess.DEVNULL,
