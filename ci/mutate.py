@@ -184,7 +184,7 @@ class Bench:
         # A .pyc is told from its source by time and size alone: two mutants of one second would be one.
         environ = clean_environ() | {"PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
-            ["sh", "-c", f'ulimit -t {PROCESSOR_SECONDS} && exec "$@"', "sh", self.python, *arguments],
+            ["/bin/sh", "-c", f'ulimit -t {PROCESSOR_SECONDS} && exec "$@"', "sh", self.python, *arguments],
             cwd=self.folder,
             env=environ,
             stdin=subprocess.DEVNULL,
