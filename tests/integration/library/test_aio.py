@@ -447,13 +447,6 @@ def test_a_lock_object_is_for_one_use(make: MakeContext) -> None:
     run(main)
 
 
-def test_settings_are_checked_where_the_lock_is_made(make: MakeContext) -> None:
-    with pytest.raises(ValueError, match="run_ttl_seconds"):
-        aio.LeaseLock(make(run_ttl_seconds=None))
-    with pytest.raises(ConfigurationError):
-        aio.acquire_locks(make(), "lease")
-
-
 def test_the_decorator_takes_the_locks_anew_and_keeps_the_metadata(
     make: MakeContext, live: Callable[[], set[str]]
 ) -> None:

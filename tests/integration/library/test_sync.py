@@ -209,22 +209,6 @@ def test_a_lock_object_is_for_one_use(make: MakeContext, db: Connection) -> None
         pytest.fail("used twice")
 
 
-@pytest.mark.parametrize("strategies", ["lease", (), ("leese",), None, (None,), b"lease"])
-def test_strategies_that_mean_nothing_are_never_an_unlocked_run(make: MakeContext, strategies: Any) -> None:
-    for use in (acquire_locks, build_locks, with_locks, lambda c, s: run_with_locks(["false"], c, s)):
-        with pytest.raises(ConfigurationError):
-            use(make(), strategies)
-
-
-def test_missing_settings_are_refused_where_the_lock_is_made(make: MakeContext) -> None:
-    with pytest.raises(ValueError, match="run_ttl_seconds"):
-        LeaseLock(make(run_ttl_seconds=None))
-    with pytest.raises(ValueError, match="lease_interval_seconds"):
-        LeaseLock(make(lease_interval_seconds=None))
-    with pytest.raises(ValueError, match="next_run_time"):
-        ScheduleLock(make(schedule=None))
-
-
 def test_build_locks_orders_schedule_first(make: MakeContext, live: Callable[[], set[str]]) -> None:
     schedule, lease = build_locks(make(), ["lease", "schedule"])
     assert isinstance(schedule, ScheduleLock)
@@ -243,17 +227,6 @@ def test_the_decorator_takes_the_locks_anew_at_each_call(make: MakeContext, live
     assert [work(2), work(3, factor=3)] == [4, 9]
     assert (work.__name__, work.__doc__) == ("work", "Doc.")
     assert live() == set()
-
-
-def test_the_decorator_refuses_what_runs_after_the_call(make: MakeContext) -> None:
-    async def coroutine() -> None: ...
-
-    def generator() -> Any:
-        yield
-
-    for function in (coroutine, generator):
-        with pytest.raises(ConfigurationError, match="after the call"):
-            with_locks(make(), ["lease"])(function)
 
 
 def test_a_fork_inside_the_block_leaves_the_parents_lease_alone(
@@ -478,11 +451,6 @@ def test_a_database_that_is_away_at_the_end_is_a_warning(
 @pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)])
 def test_a_command_under_locks_returns_its_code(make: MakeContext, command: str, code: int) -> None:
     assert run_with_locks(["sh", "-c", command], make(), ["lease"]) == code
-
-
-def test_a_command_that_cannot_be_started_gives_the_slot_back(make: MakeContext, live: Callable[[], set[str]]) -> None:
-    assert run_with_locks(command=["/no/such/program"], context=make(), strategies=BOTH) == 127
-    assert live() == set()
 
 
 def test_a_refused_command_raises_and_does_not_run(make: MakeContext, tmp_path: Any) -> None:
