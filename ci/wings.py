@@ -27,7 +27,7 @@ ROWS = (
     ("drivers",),
     ("protocol",),
     ("context",),
-    ("process", "events"),
+    ("process", "events", "greenlets"),
     ("errors",),
     ("redaction", "_version"),
 )
