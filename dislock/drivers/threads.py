@@ -20,9 +20,10 @@ from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
 from dislock.drivers.clock import LONGEST_SLEEP, clock
 from dislock.drivers.connections import GOODBYE, check_server, decline_signals, options, sever
 from dislock.drivers.failures import EXPECTED
+from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
 from dislock.process.outcomes import NoThreadError
-from dislock.protocol.statements import Row, Statement, compose, parameters, rows_of
+from dislock.protocol.statements import Row, Statement, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,

@@ -482,3 +482,13 @@ def test_a_table_that_cannot_keep_a_lock_is_refused_and_given_back(kind: str) ->
         with pytest.raises(ConfigurationError, match="timestamptz"):
             script.run(script.protocol.acquire())
         assert isinstance(script.statements[-1], undone)
+
+
+def test_after_a_long_sleep_nothing_is_sent_on_a_lease_that_is_over() -> None:
+    script = Script(plan(lease=TERMS), rows(HELD))
+    script.run(script.protocol.acquire())
+    script.now += 3600
+    loss = script.run(script.protocol.keep())
+    assert loss is not None
+    assert loss.reason is LossReason.UNCONFIRMED
+    assert [type(statement) for statement in script.statements] == [ClaimLease]
