@@ -52,7 +52,7 @@ def run_held(holding: Holding, command: Sequence[str], environment: Mapping[byte
 
     Where the command died by Ctrl-C, this process ends in the same way.
     """
-    run = Run(command, signals=signals, kill_grace=holding.planned.context.kill_grace_seconds)
+    run = Run(command, signals=signals, kill_grace=holding.request.context.kill_grace_seconds)
     code, interrupted = _supervise(run, holding, environment)
     if interrupted:
         die_of_interrupt()
@@ -72,7 +72,7 @@ def command_environment(holding: Holding, environment: Mapping[bytes, bytes]) ->
     That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN``, and, with the strategy schedule,
     ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is known), in UTC.
     """
-    context, slot = holding.planned.context, holding.slot
+    context, slot = holding.request.context, holding.slot
     described = {
         "DISLOCK_LOCK_KEY": context.lock_key,
         "DISLOCK_OWNER": context.owner,
@@ -90,20 +90,20 @@ def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -
 
     The slot stays taken only if the command has begun.
     """
-    interrupted = False
+    code, interrupted = -1, False
 
     def stop_on_loss(stop: Callable[[Stop], None]) -> None:
         holding.on_loss(lambda loss: stop(Stop(loss.grace)))
 
     try:
         ended = run.to_its_end(
-            command_environment(holding, environment), None if holding.planned.continues else stop_on_loss
+            command_environment(holding, environment), None if holding.request.continues else stop_on_loss
         )
         code, interrupted = ended.code, ended.interrupted
     except NeverBegan as reason:
         code = exit_code(reason)
     finally:
-        loss = holding.release(started=run.begun)
-    if loss and not holding.planned.continues:
+        loss = holding.release(started=run.begun, succeeded=code == 0)
+    if (loss and not holding.request.continues) or holding.acquisition.sealed is False:
         return LEASE_LOST_EXIT_CODE, False
     return code, interrupted
