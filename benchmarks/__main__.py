@@ -29,9 +29,10 @@ def main(arguments: Sequence[str]) -> int:
     pages = {path: path.read_text() for path in options.write}
     began = time.monotonic()
     STORE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name, opened(
-        quick=options.quick, rounds=options.rounds, folder=Path(name)
-    ) as bench:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        opened(quick=options.quick, rounds=options.rounds, folder=Path(name)) as bench,
+    ):
         Path(name).chmod(0o755)
         where = machine()
         print(where, flush=True)

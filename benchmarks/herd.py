@@ -71,7 +71,9 @@ def _herd(bench: Bench, argv0: str, url: str, size: int) -> Herd:
     command = ["DATABASE_URL", "/bin/sh", "-c", ': > "$0/$$"', str(runs)]
     gate, word = os.pipe()
     waiting = [
-        subprocess.Popen(["/bin/sh", "-c", WAITER, str(gate), argv0, *command], env=environment, pass_fds=[gate], cwd="/")
+        subprocess.Popen(
+            ["/bin/sh", "-c", WAITER, str(gate), argv0, *command], env=environment, pass_fds=[gate], cwd="/"
+        )
         for _ in range(size)
     ]
     os.close(gate)

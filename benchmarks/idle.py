@@ -32,7 +32,7 @@ def measure(bench: Bench) -> None:
             for name, argv0 in bench.wrappers().items():
                 url = bench.database(logged=True)
                 traffic = stack.enter_context(bench.watched(url))
-                runs.append(_Run(case, name, url, _started(argv0, bench.environment(url, strategy)), traffic))
+                runs.append(_Run(case, name, url, started(argv0, bench.environment(url, strategy)), traffic))
         for run in runs:
             assert run.process.stdout is not None
             run.process.stdout.readline()
@@ -61,17 +61,20 @@ def measure(bench: Bench) -> None:
     )
 
 
-def _started(argv0: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    # It sleeps until its standard input is closed.
+def started(argv0: str, environment: Mapping[str, str], *, quiet: bool = False) -> subprocess.Popen[bytes]:
+    """A wrapper whose command has begun once it has written a line, and ends when its standard input is closed."""
     command = ["/bin/sh", "-c", "echo started; exec cat"]
     return subprocess.Popen(
-        [argv0, "DATABASE_URL", *command], env=environment, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [argv0, "DATABASE_URL", *command],
+        env=environment,
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None,
     )
 
 
-def _look(
-    bench: Bench, table: Table, admin: psycopg.Connection[Any], run: _Run, before: State, seconds: float
-) -> None:
+def _look(bench: Bench, table: Table, admin: psycopg.Connection[Any], run: _Run, before: State, seconds: float) -> None:
     held = bench.connections(admin, run.url)
     table.add(run.case, run.name, "connections", "", held)
     own = run.case != "schedule"

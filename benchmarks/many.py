@@ -64,7 +64,10 @@ def measure(bench: Bench) -> None:
 
 def _contenders(bench: Bench, redis: str | None) -> list[Contender]:
     ours = bench.product / "python"
-    found = [Contender("dislock", ours, "dislock", "sync", SIZES), Contender("dislock.aio", ours, "dislock", "async", SIZES)]
+    found = [
+        Contender("dislock", ours, "dislock", "sync", SIZES),
+        Contender("dislock.aio", ours, "dislock", "async", SIZES),
+    ]
     if published := bench.peer("published"):
         found.append(Contender(PUBLISHED, published / "python", "dislock", "sync", SIZES[:3]))
     if redis and (libraries := bench.peer("libraries")):

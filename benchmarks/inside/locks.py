@@ -80,6 +80,7 @@ def _redis(url: str, ttl: float) -> tuple[Take, type[Exception]]:
     import redis
     import redis_lock
 
-    client = redis.Redis.from_url(url)
+    # Its waiting is a command that blocks for longer than this client's usual limit.
+    client = redis.Redis.from_url(url, socket_timeout=None)
     # With renewal, as a lease has it.
     return lambda name: redis_lock.Lock(client, name, expire=max(1, int(ttl)), auto_renewal=True), NeverError

@@ -1,7 +1,7 @@
 """Holds many leases in one process. Runs in a peer's environment.
 
-arguments: library, "sync" or "async", how many, TTL, interval, connection string. Says how many it got and why not more;
-then holds them until its standard input ends.
+arguments: library, "sync" or "async", how many, TTL, interval, connection string. Says how many it got and why
+not more; then holds them until its standard input ends.
 """
 
 from __future__ import annotations
