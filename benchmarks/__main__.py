@@ -30,10 +30,10 @@ def main(arguments: Sequence[str]) -> int:
     began = time.monotonic()
     STORE.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory() as name,
-        opened(quick=options.quick, rounds=options.rounds, folder=Path(name)) as bench,
+        tempfile.TemporaryDirectory() as folder,
+        opened(quick=options.quick, rounds=options.rounds, folder=Path(folder)) as bench,
     ):
-        Path(name).chmod(0o755)
+        Path(folder).chmod(0o755)
         where = machine()
         print(where, flush=True)
         for name in options.only or found:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from benchmarks.bench import PUBLISHED, Bench, name_of
 from benchmarks.processes import State
 from benchmarks.tables import Table, percentile
@@ -55,9 +53,9 @@ def measure(bench: Bench) -> None:
                 if size in contender.sizes:
                     _measure(bench, table, contender, size, redis)
     table.notes.append(
-        f"TTL {TTL:.0f} s, renewed every {INTERVAL:.0f} s or earlier, watched for {SPAN:.0f} s once all are held. Late: "
-        f"how much longer than {INTERVAL:.0f} s the pause between two renewals of a lease was, by the server's clock, at "
-        "the 99th percentile. Threads without the one that holds the leases. "
+        f"TTL {TTL:.0f} s, renewed every {INTERVAL:.0f} s or earlier, watched for {SPAN:.0f} s once all are held. "
+        f"Late: how much longer than {INTERVAL:.0f} s the pause between two renewals of a lease was, by the server's "
+        "clock, at the 99th percentile. Threads without the one that holds the leases. "
         "python-redis-lock: `auto_renewal=True`, connections as Redis counts them."
     )
 

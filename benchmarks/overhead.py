@@ -41,15 +41,15 @@ def measure(bench: Bench) -> None:
     for number in range(rounds + (not bench.quick)):
         for case, runs in cases.items():
             # The first round writes bytecode, fills caches and is thrown away. Each other begins elsewhere.
-            _round(bench, table if number or bench.quick else None, case, runs, number)
+            _round(table if number or bench.quick else None, case, runs, number)
     cold = _cold(bench, url)
     for number in range(bench.rounds(5)):
-        _round(bench, table, "schedule, first run", cold, number)
+        _round(table, "schedule, first run", cold, number)
     if bench.quick:
         _count(bench, url)
 
 
-def _round(bench: Bench, table: Table | None, case: str, runs: Runs, number: int) -> None:
+def _round(table: Table | None, case: str, runs: Runs, number: int) -> None:
     names = list(runs)
     cut = number % len(names)
     for name in names[cut:] + names[:cut]:

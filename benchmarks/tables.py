@@ -143,7 +143,7 @@ def percentile(values: Iterable[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
-class Incomplete(ValueError):
+class IncompleteError(ValueError):
     """A page without a place for a table."""
 
 
@@ -153,7 +153,7 @@ def filled(page: str, name: str, text: str) -> str:
     before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise Incomplete(f"the page has no {begin} … {end}")
+        raise IncompleteError(f"the page has no {begin} … {end}")
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 

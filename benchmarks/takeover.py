@@ -36,7 +36,7 @@ def measure(bench: Bench) -> None:
         f"Killed: TTL {TTL:.0f} s, one waiter; a lease ends by itself, so the next one waits for what is left of it, "
         "while an advisory lock goes with its connection, which here is cut at once. Clean end: "
         f"{WAITERS} waiters in one process, each gives the lock on as soon as it has it. Libraries that do not wait "
-        f"by themselves try again after 50 ms. Failover: asynchronous standby, the primary stopped in mid-run, the other "
+        f"by themselves try again after 50 ms. Failover: asynchronous standby, the primary stopped, the other "
         f"promoted at once; TTL {FAILOVER_TTL} s."
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,15 +16,19 @@ class Worker:
     """Started on entry and ended on exit. Each order is a line, and so is each answer."""
 
     def __init__(self, python: Path, script: str, *arguments: str) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed on exit
         # A script has its own folder on its path, and not the checkout.
         self._process = subprocess.Popen(
             [str(python), str(INSIDE / f"{script}.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # A peer is a black box, in its tracebacks too: what went wrong is their last line.
+            stderr=self._errors,
             text=True,
             cwd="/",
         )
         self.pid = self._process.pid
+        self._what = " ".join([str(python), script, *arguments])
 
     def ask(self, order: str = "") -> Any:
         self.tell(order)
@@ -38,7 +43,10 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{' '.join(map(str, self._process.args))} ended: {self._process.wait()}")
+            code = self._process.wait()
+            self._errors.seek(0)
+            last = self._errors.read().strip().rpartition("\n")[2]
+            raise RuntimeError(f"{self._what} ended: {code}, {last}")
         return json.loads(line)
 
     def kill(self) -> None:
@@ -61,3 +69,4 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.kill()
         self._process.stdout.close()
+        self._errors.close()
