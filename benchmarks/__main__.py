@@ -41,10 +41,11 @@ def main(arguments: Sequence[str]) -> int:
     _keep(bench, where)
     for path, page in pages.items():
         _write(bench, path, page, where)
-    for line in bench.broken:
-        print(f"broken: {line}")
+    for word, lines in (("broken", bench.broken), ("beyond its limit", bench.beyond)):
+        for line in lines:
+            print(f"{word}: {line}")
     print(f"{len(bench.tables)} tables in {time.monotonic() - began:.0f} s, {len(bench.broken)} counts broken")
-    return 1 if bench.broken else 0
+    return 1 if bench.broken or (options.check and bench.beyond) else 0
 
 
 def measurements() -> dict[str, ModuleType]:
@@ -70,6 +71,7 @@ def _parse(arguments: Sequence[str], found: dict[str, ModuleType]) -> argparse.N
     parser.add_argument("--only", metavar="NAME,...", type=_names, help="these measurements alone")
     parser.add_argument("--rounds", type=int, help="rounds of each measurement that has rounds")
     parser.add_argument("--quick", action="store_true", help="the smallest form, without peers: checks counts alone")
+    parser.add_argument("--check", action="store_true", help="exit 1 where a figure is beyond its limit")
     parser.add_argument(
         "--write", metavar="PAGE", type=Path, action="append", default=[], help="fills the tables between its markers"
     )

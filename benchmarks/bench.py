@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,7 @@ class Bench:
         self._names = itertools.count()
         self.tables: list[Table] = []
         self.broken: list[str] = []
+        self.beyond: list[str] = []
         #: Programs that the one file finds its Python with.
         self.path = f"{folder}/bin:/usr/bin:/bin"
         (folder / "bin").mkdir()
@@ -81,10 +82,20 @@ class Bench:
         self.tables.append(table)
         return table
 
-    def expect(self, what: str, actual: object, allowed: Callable[[Any], bool], promise: str) -> None:
-        """A count that the documents promise; only these make a run fail."""
-        if not allowed(actual):
-            self.broken.append(f"{what}: {actual}, and not {promise}")
+    # Counts that the documents promise; only these make a run fail.
+
+    def exactly(self, what: str, actual: int, promised: int) -> None:
+        if actual != promised:
+            self.broken.append(f"{what}: {actual}, and not {promised}")
+
+    def at_most(self, what: str, actual: int, promised: int) -> None:
+        if actual > promised:
+            self.broken.append(f"{what}: {actual}, and not at most {promised}")
+
+    def limit(self, what: str, value: float, most: float) -> None:
+        """A figure with a limit, which makes a run fail where that was asked for."""
+        if value > most:
+            self.beyond.append(f"{what}: {value:.2f}, limit {most:g}")
 
     def say(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)

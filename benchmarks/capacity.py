@@ -92,8 +92,8 @@ def _computed(bench: Bench, costs: Costs) -> None:
                 count * costs.run / 1e6,
             )
     table.notes.append(
-        f"{SHARE:.0%} of what was measured, the rest is for the work itself. hosts = claims a second times 60 times {SHARE}; "
-        f"leases = renewals a second times interval times {SHARE}; size = rows times bytes."
+        f"{SHARE:.0%} of what was measured, the rest is for the work itself. hosts = claims a second times 60 times "
+        f"{SHARE}; leases = renewals a second times interval times {SHARE}; size = rows times bytes."
     )
 
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dislock.protocol.statements import ClaimLease, ClaimSlot, MoveExpiry, Statement, compose
 
@@ -15,7 +16,8 @@ DAY = 86_400_000_000
 
 def written(statement: type[Statement], values: Mapping[str, str]) -> str:
     """The statement's text, each placeholder replaced by the text for its name."""
-    text = compose(statement.__new__(statement, *[None] * len(statement._fields)), ["key_value"]).as_string(None)
+    blank: Any = [None] * len(statement._fields)
+    text = compose(statement(*blank), ["key_value"]).as_string(None)
     return re.sub(r"%\((\w+)\)s", lambda found: values[found[1]], text).replace("%%", "%")
 
 

@@ -53,8 +53,7 @@ def measure(bench: Bench) -> None:
         if run.name == PUBLISHED:
             continue
         most = STATEMENTS[run.case] + (renewals if "lease" in STRATEGIES[run.case] else 0)
-        what = f"{run.name}, {run.case}: statements"
-        bench.expect(what, statements, lambda n, most=most: n <= most, f"at most {most}")
+        bench.at_most(f"{run.name}, {run.case}: statements", statements, most)
     table.notes.append(
         f"One run each, all at once, {seconds:.0f} s and what it takes to start and to end; TTL 60 s, so a renewal "
         f"every {INTERVAL} s. With `schedule` alone the wrapper has become the command and costs nothing."
@@ -80,7 +79,7 @@ def _look(bench: Bench, table: Table, admin: psycopg.Connection[Any], run: _Run,
     own = run.case != "schedule"
     ours = run.name != PUBLISHED
     if ours:
-        bench.expect(f"{run.name}, {run.case}: connections", held, lambda n: n == own, str(int(own)))
+        bench.exactly(f"{run.name}, {run.case}: connections", held, int(own))
     if not own:
         return
     after = State.of(run.pid)
@@ -90,7 +89,7 @@ def _look(bench: Bench, table: Table, admin: psycopg.Connection[Any], run: _Run,
     table.add(run.case, run.name, "wake-ups a minute", "", (after.wakeups - before.wakeups) * 60 / seconds)
     table.add(run.case, run.name, "threads", "", after.threads)
     if ours:
-        bench.expect(f"{run.name}, {run.case}: threads", after.threads, lambda n: n <= 5, "at most 5")
+        bench.at_most(f"{run.name}, {run.case}: threads", after.threads, 5)
 
 
 class _Run:

@@ -84,7 +84,7 @@ def _skipped(bench: Bench, url: str, strategy: str) -> Runs:
 
 def _cold(bench: Bench, url: str) -> Runs:
     """As on a host's first start: nothing unpacked, no bytecode of what was installed."""
-    found = {}
+    found: Runs = {}
     for name, argv0 in bench.wrappers().items():
         start = _wrapped(bench, argv0, url, "schedule")
         if name == "zipapp":
@@ -112,9 +112,6 @@ def _count(bench: Bench, url: str) -> None:
                 environment: Mapping[str, str] = bench.environment(url, strategy)
                 used = run([argv0, "DATABASE_URL", "true"], environment)
             what = f"{wrapper}, {name}"
-            bench.expect(f"{what}: exit code", used.code, lambda code: code == 0, "0")
-            most = STATEMENTS[name]
-            bench.expect(
-                f"{what}: statements", len(traffic.statements), lambda n, most=most: n <= most, f"at most {most}"
-            )
-            bench.expect(f"{what}: connections", traffic.connections, lambda n: n <= 2, "at most 2")
+            bench.exactly(f"{what}: exit code", used.code, 0)
+            bench.at_most(f"{what}: statements", len(traffic.statements), STATEMENTS[name])
+            bench.at_most(f"{what}: connections", traffic.connections, 2)

@@ -18,6 +18,7 @@ PYZ = ROOT / "dist" / "dislock.pyz"
 
 #: Environments of peers, and what is in them.
 PEERS = {
+    "shiv": ("shiv==1.0.8",),
     "published": ("dislock==0.1.0",),
     "published-advisory": ("pg-advisory-lock==0.1.0", "psycopg[binary]"),
     "libraries": (

@@ -106,8 +106,8 @@ def _count(bench: Bench) -> None:
             one.hear()
             done = one.ask("0.2")["count"]
         statements = len(traffic.statements)
-        # The warm-up took some too, and the last one may have been renewed.
+        # The warm-up took some too. A claim may be preceded by a look.
         taken = sum("INSERT" in text for text in traffic.statements)
-        bench.expect(f"{kind}: statements for {taken} leases", statements, lambda n, t=taken: n <= 2 * t + 1, "2 each")
-        bench.expect(f"{kind}: leases counted", done, lambda n, t=taken: 0 < n <= t, f"between 1 and {taken}")
-        bench.expect(f"{kind}: connections", traffic.connections, lambda n, t=taken: n <= 2 * t, "at most 2 each")
+        bench.at_most(f"{kind}: statements for {taken} leases", statements, 3 * taken)
+        bench.at_most(f"{kind}: leases counted", done, taken)
+        bench.at_most(f"{kind}: connections for {taken} leases", traffic.connections, 2 * taken)

@@ -73,7 +73,7 @@ def _killed(bench: Bench, table: Table, found: dict[str, Contender]) -> None:
         for (name, _, waiter), moment in zip(pairs, killed, strict=True):
             taken = waiter.hear()
             if name == "dislock":
-                bench.expect(f"{name}, killed: taken over", len(taken), lambda n: n == 1, "1")
+                bench.exactly(f"{name}, killed: taken over", len(taken), 1)
             table.add("after SIGKILL", name, "the next", "ms", *((at - moment) * 1000 for at in taken))
 
 
@@ -90,7 +90,7 @@ def _clean(bench: Bench, table: Table, name: str, contender: Contender) -> None:
         table.add("after a clean end", name, "the next", "ms", (taken[0] - released) * 1000)
         table.add("after a clean end", name, "all of them", "ms", (taken[-1] - released) * 1000)
         if name == "dislock":
-            bench.expect(f"{name}, clean end: served", len(taken), lambda n: n == count, str(count))
+            bench.exactly(f"{name}, clean end: served", len(taken), count)
 
 
 def _worker(contender: Contender, what: str, lock: str, waiters: int = 0) -> Worker:

@@ -64,4 +64,4 @@ def _count(bench: Bench, url: str, worker: Worker) -> None:
             # One transaction: the shortest time there is.
             worker.ask(json.dumps([call, 0]))
         sent = len([text for text in traffic.statements if text not in ("BEGIN", "COMMIT", "ROLLBACK")])
-        bench.expect(f"{call}: statements", sent, lambda n, most=most: n <= most, f"at most {most}")
+        bench.at_most(f"{call}: statements", sent, most)
