@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dislock.protocol.statements import ClaimLease, ClaimSlot, MoveExpiry, Statement, compose
+from dislock.drivers.sql import compose
+from dislock.protocol.statements import ClaimLease, ClaimSlot, MoveExpiry, Statement
 
 DAY = 86_400_000_000
 

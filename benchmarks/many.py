@@ -129,5 +129,7 @@ def _clients(url: str) -> int:
 
 
 def _short(reason: str) -> str:
-    words = reason.replace("|", "/")
+    kind, _, text = reason.replace("|", "/").partition(": ")
+    # The server's own words, without the driver's.
+    words = f"{kind}: {text.rpartition('FATAL:')[2].strip()}"
     return words if len(words) <= 110 else words[:107].rsplit(" ", 1)[0] + " …"

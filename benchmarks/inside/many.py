@@ -21,7 +21,7 @@ PATIENCE = 5.0
 
 
 def say(held: int, wanted: int, began: float, error: BaseException | None) -> None:
-    reason = f"{type(error).__name__}: {error}".partition("\n")[0][:200] if held < wanted else ""
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300] if held < wanted else ""
     print(json.dumps({"held": held, "seconds": time.monotonic() - began, "reason": reason}), flush=True)
 
 
