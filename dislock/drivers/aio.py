@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from dislock.drivers.cancellation import CANCEL, cancel, cancel_time
-from dislock.drivers.clock import clock
+from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
+from dislock.drivers.clock import LONGEST_SLEEP, clock
 from dislock.drivers.connections import GOODBYE, options, sever
 from dislock.drivers.failures import EXPECTED
 from dislock.drivers.targets import Database
-from dislock.protocol.statements import compose, parameters
+from dislock.protocol.statements import Row, compose, parameters, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -60,6 +60,7 @@ class Tasks:
         self._database = database
         self._table = table_parts
         self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._doubts = Doubts()
 
     async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
         """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
@@ -103,16 +104,19 @@ class Tasks:
             return self._explain(error, run, broken=False)
         await self.close()
         self._connection = task.result()
+        self._doubts = Doubts()
+        self._connection.add_notice_handler(self._doubts)
         return Done(leave=run.told())
 
     async def _execute(self, step: Execute, run: _Run) -> Answer:
         connection = self._connection
         assert connection is not None
-        statement = step.statement
+        statement, doubts = step.statement, self._doubts
 
-        async def execute() -> list[Any]:
+        async def execute() -> tuple[Row, ...]:
+            doubts.begin()
             cursor = await connection.execute(compose(statement, self._table), parameters(statement))
-            return await cursor.fetchall()
+            return rows_of(statement, await cursor.fetchall())
 
         task = _start(execute())
         await run.wait(task, cancel_time(step.by, clock()), linger=LINGER - CANCEL)
@@ -134,7 +138,7 @@ class Tasks:
             if connection.closed:
                 self._connection = None
             return self._explain(error, run, broken=connection.closed)
-        return Done(tuple(task.result()), run.told())
+        return Done(task.result(), run.told(), doubts.of_answer(cancelled=gave_up))
 
     async def _abandon(self, connection: psycopg.AsyncConnection[Any], task: asyncio.Task[Any], run: _Run) -> None:
         # Cancelling a task that waits for an answer makes psycopg ask the server to cancel the statement, for up to
@@ -183,7 +187,7 @@ class _Run:
                 return
             waiting = {self._leave.waiter()} if task is None else {task, self._leave.waiter()}
             try:
-                await asyncio.wait(waiting, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waiting, timeout=min(remaining, LONGEST_SLEEP), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError as cancelled:
                 self.cancelled = cancelled
                 self._leave.requested = True

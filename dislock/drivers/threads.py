@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from dislock.drivers.cancellation import CANCEL, cancel, cancel_time
-from dislock.drivers.clock import clock
+from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
+from dislock.drivers.clock import LONGEST_SLEEP, clock
 from dislock.drivers.connections import GOODBYE, decline_signals, options, sever
 from dislock.drivers.failures import EXPECTED
 from dislock.drivers.targets import Database
-from dislock.protocol.statements import Statement, compose, parameters
+from dislock.protocol.statements import Row, Statement, compose, parameters, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -112,7 +112,7 @@ class Threads:
             link.cancel()
             self._wait(run, step.by, lambda: call.done, linger=CANCEL)
         if call.done and call.error is None:
-            return Done(tuple(call.result), run.told())
+            return Done(call.result, run.told(), link.doubts.of_answer(cancelled=cancelled))
         if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):
             return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
@@ -144,7 +144,7 @@ class Threads:
                 if remaining <= 0:
                     return
                 try:
-                    self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
+                    self._changed.wait(min(remaining, LONGEST_SLEEP))
                 except BaseException as interrupt:  # noqa: BLE001 - raised again at the end of the run
                     run.interrupt = interrupt
                     run.leave.requested = True
@@ -180,6 +180,7 @@ class _Link:
         self._changed = changed
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._connection: psycopg.Connection[Any] | None = None
+        self.doubts = Doubts()
         self._thread = threading.Thread(target=self._serve, name="dislock-connection", daemon=True)
         self._thread.start()
 
@@ -190,10 +191,13 @@ class _Link:
 
     def connect(self, parameters: dict[str, Any]) -> None:
         self._connection = psycopg.connect(**parameters)
+        self._connection.add_notice_handler(self.doubts)
 
-    def execute(self, statement: Statement, table: list[str]) -> list[Any]:
+    def execute(self, statement: Statement, table: list[str]) -> tuple[Row, ...]:
         assert self._connection is not None
-        return self._connection.execute(compose(statement, table), parameters(statement)).fetchall()
+        self.doubts.begin()
+        cursor = self._connection.execute(compose(statement, table), parameters(statement))
+        return rows_of(statement, cursor.fetchall())
 
     @property
     def broken(self) -> bool:

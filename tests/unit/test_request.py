@@ -22,7 +22,7 @@ from dislock import (
 )
 from dislock.drivers.clock import clock
 from dislock.protocol.steps import Connect, Done, Wait
-from dislock.request import Planned
+from dislock.request import Request
 
 
 def make(**changes: Any) -> LockContext:
@@ -56,7 +56,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
 def delay(context: LockContext, strategies: tuple[str, ...] = ("schedule",)) -> float:
     """How long the first step of an acquisition waits."""
     begun = clock()
-    step = next(Planned(context, strategies, jitter=True).begin(begun).acquire())
+    step = next(Request(context, strategies, jitter=True).begin(begun).acquire())
     assert isinstance(step, Wait)
     return step.until - begun
 
@@ -77,7 +77,7 @@ def test_a_delay_never_reaches_the_next_tick(drawn: list[tuple[float, float]]) -
 
 def test_the_time_for_connecting_begins_after_the_delay(drawn: list[tuple[float, float]]) -> None:
     context = make(jitter_max_seconds=0.05, connect_timeout_seconds=5.0)
-    steps = Planned(context, ("lease",), jitter=True).begin().acquire()
+    steps = Request(context, ("lease",), jitter=True).begin().acquire()
     wait = next(steps)
     assert isinstance(wait, Wait)
     time.sleep(max(0.0, wait.until - clock()))
@@ -116,7 +116,7 @@ def test_a_single_lock_does_not_delay(drawn: list[tuple[float, float]]) -> None:
 
 def test_the_connection_names_the_lock() -> None:
     def name(context: LockContext) -> str:
-        return Planned(context, ("lease",)).database.targets[0].parameters["application_name"]
+        return Request(context, ("lease",)).database.targets[0].parameters["application_name"]
 
     assert name(make(lock_key="import")) == "dislock import"
     assert len(name(make(lock_key="x" * 500))) == 63
@@ -128,11 +128,11 @@ def test_the_connection_names_the_lock() -> None:
     [(True, "terminate", 60 - 10 - 0.2), (True, "continue", 60.0), (False, "terminate", 60.0)],
 )
 def test_only_a_command_that_will_be_stopped_is_stopped_early(supervised: bool, policy: Any, stop_after: float) -> None:
-    planned = Planned(make(lease_loss_policy=policy), ("lease",), supervised=supervised)
-    assert planned._terms is not None
-    assert planned._terms.stop_after == pytest.approx(stop_after)
+    request = Request(make(lease_loss_policy=policy), ("lease",), supervised=supervised)
+    assert request._terms is not None
+    assert request._terms.stop_after == pytest.approx(stop_after)
 
 
 def test_what_is_planned_is_the_lock_and_no_more() -> None:
-    planned = Planned(make(), ["lease", "schedule", "lease"])
-    assert planned.strategies == ("schedule", "lease")
+    request = Request(make(), ["lease", "schedule", "lease"])
+    assert request.strategies == ("schedule", "lease")

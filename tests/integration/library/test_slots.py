@@ -40,7 +40,7 @@ def test_a_slot_taken_early_and_given_back_ends_at_its_tick_and_not_now(make: Ma
     tick = row[0]
     slot = Slot(tick, tick + timedelta(hours=1), tick + timedelta(hours=2))
     holding = Holding(make(), ["schedule"])
-    begin = holding.planned.begin
+    begin = holding.request.begin
 
     def early(started: float | None = None) -> Any:
         protocol = begin(started)
@@ -48,7 +48,7 @@ def test_a_slot_taken_early_and_given_back_ends_at_its_tick_and_not_now(make: Ma
         protocol._plan = protocol._plan._replace(slot=protocol._plan.slot._replace(slot=slot))
         return protocol
 
-    holding.planned.begin = early  # type: ignore[method-assign] # an early start without waiting for a tick
+    holding.request.begin = early  # type: ignore[method-assign] # an early start without waiting for a tick
     assert holding.acquire()
     assert expiry(db, "schedule") == slot.expires
     holding.release(started=False)
