@@ -28,7 +28,10 @@ def entry(environment: "Mapping[bytes, bytes] | None" = None) -> None:
             gc.set_threshold(100_000)
             from dislock.cli.run import main
             from dislock.process.ending import leave
+            from dislock.process.environment import leave_to_the_command, original_environment
 
+            environment = original_environment() if environment is None else environment
+            leave_to_the_command()
             leave(main(signals=signals, environment=environment))
     except KeyboardInterrupt:
         # It came before signals were held back.

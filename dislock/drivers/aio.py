@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from dislock.drivers.addresses import addresses, failure_at, is_name, shares
 from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
 from dislock.drivers.clock import LONGEST_SLEEP, clock
-from dislock.drivers.connections import GOODBYE, options, sever
+from dislock.drivers.connections import GOODBYE, check_server, options, sever
 from dislock.drivers.failures import EXPECTED
+from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
-from dislock.protocol.statements import Row, compose, parameters, rows_of
+from dislock.protocol.statements import Row, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -29,6 +31,7 @@ from dislock.protocol.steps import (
     Steps,
     Unanswered,
     Wait,
+    together,
 )
 
 T = TypeVar("T")
@@ -88,25 +91,46 @@ class Tasks:
         return Done(leave=run.told())
 
     async def _connect(self, step: Connect, run: _Run) -> Answer:
-        parameters = options(self._database.targets[step.target].parameters, step.by - clock())
-        task = _start(psycopg.AsyncConnection.connect(**parameters))
-        # Told to leave, it has a moment to come about, because then it can be closed in order.
-        await run.wait(task, step.by, linger=GOODBYE)
-        if not task.done():
-            task.cancel()
-            await run.wait(task, clock() + GOODBYE)
-        if not task.done():
+        target = self._database.targets[step.target]
+        candidates, failures = [target.parameters], []
+        if is_name(target.parameters):
+            lookup = asyncio.get_running_loop().run_in_executor(None, addresses, target.parameters)
+            await run.wait(lookup, step.by, linger=0.0)
+            if not lookup.done() or lookup.cancelled() or lookup.exception():
+                return self._unreached(lookup, run)
+            candidates = lookup.result()
+        for candidate, by in shares(candidates, step.by):
+            task = _start(_connected(options(candidate, by - clock())))
+            # Told to leave, it has a moment to come about, because then it can be closed in order.
+            await run.wait(task, by, linger=GOODBYE)
+            if not task.done():
+                task.cancel()
+                await run.wait(task, clock() + GOODBYE)
+            if task.done() and not task.cancelled() and not task.exception():
+                await self.close()
+                self._connection = task.result()
+                self._doubts = Doubts()
+                self._connection.add_notice_handler(self._doubts)
+                return Done(leave=run.told())
+            answer = self._unreached(task, run)
+            if len(candidates) == 1:
+                return answer
+            failures.append(failure_at(target.name, candidate, answer))
+            if answer.leave:
+                break
+        return Failed(together(failures), answer.leave)
+
+    def _unreached(self, work: asyncio.Future[Any], run: _Run) -> Failed | Unanswered:
+        """What it means that a look-up or a connection did not come about."""
+        if not work.done():
+            work.cancel()
             return Unanswered(run.told())
-        if task.cancelled():
-            _forget(task)
+        if work.cancelled():
+            _forget(work)
             return Unanswered(run.told())
-        if error := task.exception():
-            return self._explain(error, run, broken=False)
-        await self.close()
-        self._connection = task.result()
-        self._doubts = Doubts()
-        self._connection.add_notice_handler(self._doubts)
-        return Done(leave=run.told())
+        error = work.exception()
+        assert error is not None
+        return self._explain(error, run, broken=False)
 
     async def _execute(self, step: Execute, run: _Run) -> Answer:
         connection = self._connection
@@ -150,7 +174,7 @@ class Tasks:
             task.cancel()
         connection.pgconn.finish()
 
-    def _explain(self, error: BaseException, run: _Run, *, broken: bool) -> Answer:
+    def _explain(self, error: BaseException, run: _Run, *, broken: bool) -> Failed:
         if isinstance(error, EXPECTED):
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
@@ -174,7 +198,7 @@ class _Run:
         requested, self._leave.requested = self._leave.requested, False
         return requested
 
-    async def wait(self, task: asyncio.Task[Any] | None, until: float, linger: float | None = None) -> None:
+    async def wait(self, task: asyncio.Future[Any] | None, until: float, linger: float | None = None) -> None:
         """Waits for the task, until the moment, or for ``linger`` seconds after a request to leave.
 
         Without a task the request itself ends the waiting; with a task and ``linger=None`` requests change nothing.
@@ -193,7 +217,17 @@ class _Run:
                 self._leave.requested = True
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
+async def _connected(parameters: dict[str, Any]) -> psycopg.AsyncConnection[Any]:
+    connection = await psycopg.AsyncConnection.connect(**parameters)
+    try:
+        check_server(connection)
+    except psycopg.Error:
+        await connection.close()
+        raise
+    return connection
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
     """Frees what a cancelled attempt to connect still refers to: libpq closes its socket when nobody does."""
     try:
         task.result()

@@ -8,7 +8,20 @@ from itertools import count
 
 from dislock.protocol.plan import Senses
 from dislock.protocol.statements import Statement
-from dislock.protocol.steps import Answer, Close, Connect, Done, Execute, Failed, Failure, Steps, Unanswered, Wait
+from dislock.protocol.steps import (
+    Answer,
+    Close,
+    Connect,
+    Done,
+    Execute,
+    Failed,
+    Failure,
+    Steps,
+    Unanswered,
+    Wait,
+    silent,
+    together,
+)
 
 #: Seconds between two tries to reach the database: the first pause, doubled up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -98,12 +111,11 @@ class Conversation:
                 self._answered = self._clock()
                 # A request to leave comes once only: whoever wanted the connection must hear it.
                 return Failed(Failure("asked to leave"), leave=True) if answer.leave else None
-            failures.append(answer.failure if isinstance(answer, Failed) else Failure(f"{name} did not answer in time"))
+            failures.append(answer.failure if isinstance(answer, Failed) else silent(name))
             leave = answer.leave
             if leave:
                 break
-        text = "; ".join(dict.fromkeys(failure.text for failure in failures))
-        return Failed(Failure(text, permanent=all(failure.permanent for failure in failures)), leave)
+        return Failed(together(failures), leave)
 
     def _close(self) -> Steps[None]:
         self._connected = False

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from psycopg.sql import Composed
+from typing import Any, NamedTuple
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: What a row that ends at ``infinity`` counts as.
@@ -275,13 +272,9 @@ Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | FreeAndSeal | Give
 Row = Clock | Claimed | Moved | Sealed | GivenBack | Held
 
 
-def compose(statement: Statement, table_parts: Sequence[str]) -> Composed:
-    """The SQL of a statement, with named placeholders for ``parameters``."""
-    from psycopg import sql
-
-    # psycopg looks for placeholders in the finished text, also within a quoted name.
-    table = sql.Identifier(*(part.replace("%", "%%") for part in table_parts))
-    return sql.SQL(_TEMPLATES[type(statement)]).format(table=table)
+def template(statement: Statement) -> str:
+    """The statement's SQL, with ``{table}`` for the table's quoted name and ``%(field)s`` for each value."""
+    return _TEMPLATES[type(statement)]
 
 
 _ROWS: dict[type, Callable[..., Row]] = {
@@ -299,8 +292,3 @@ def rows_of(statement: Statement, fetched: Iterable[Sequence[Any]]) -> tuple[Row
     """The rows that a driver fetched, as the named tuples that answer the statement."""
     row = _ROWS[type(statement)]
     return tuple(row(*columns) for columns in fetched)
-
-
-def parameters(statement: Statement) -> dict[str, object]:
-    """What the placeholders stand for."""
-    return statement._asdict()

@@ -11,7 +11,7 @@ A driver can be told to leave (a signal, a cancelled task, the end of a block). 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from dislock.protocol.statements import Statement
@@ -99,6 +99,17 @@ Answer = Done | Failed | Unanswered
 
 T = TypeVar("T")
 Steps = Generator[Step, Answer, T]
+
+
+def silent(server: str) -> Failure:
+    """That a server did not answer while one waited for it."""
+    return Failure(f"{server} did not answer in time")
+
+
+def together(failures: Sequence[Failure]) -> Failure:
+    """Why none of several servers would do: each cause once; permanent if all of them are."""
+    text = "; ".join(dict.fromkeys(failure.text for failure in failures))
+    return Failure(text, permanent=all(failure.permanent for failure in failures))
 
 
 def trouble(answer: Answer) -> str:
