@@ -8,9 +8,10 @@ from importlib.util import find_spec
 
 import pytest
 
-# Not imported here: both install functions that run at every fork of the importing process.
+# Looked for and not imported: both change the process that imports them, and other tests fork it.
 pytestmark = pytest.mark.skipif(
-    find_spec("gevent") is None or find_spec("eventlet") is None, reason="gevent or eventlet is not installed"
+    find_spec("gevent") is None or find_spec("eventlet") is None,
+    reason="gevent and eventlet are not both installed for this Python",
 )
 
 #: Takes a lock in each way there is; nothing listens at the address, which nobody is to find out.
