@@ -52,11 +52,15 @@ def main(
 
 
 def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
-    from dislock.cli.settings import Help, Settings, load
+    from dislock.cli.settings import Help, Operation, Settings, load
 
     settings = load(arguments)
     if isinstance(settings, Settings):
         return _run(settings, signals, environment)
+    if isinstance(settings, Operation):
+        from dislock.cli.operate import operate
+
+        return operate(settings)
     from dislock.cli.output import write
     from dislock.cli.usage import usage, version
 
