@@ -58,9 +58,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 MODIFIERS = (
     Modifier("--json", "", "JSON instead of a table.", _flag, default=False),
     Modifier("--limit", "N", "How many runs to list.", _whole(1, 1_000_000), 20),
-    Modifier(
-        "--late", "SECONDS", "How long after its time a tick is overdue. 300 where it is not given.", seconds(), 300.0
-    ),
+    Modifier("--late", "SECONDS", "How long after its time a tick is overdue.", seconds(), 300.0),
     Modifier("--expect", "KEY", "A key that may never have run; can be given several times.", read_lock_key, many=True),
     Modifier("--days", "N", "How many days the timeline shows.", _whole(1, 366), 1),
     Modifier("--slot", "", "Free the tick alone, to run a failed job again.", _flag, default=False),

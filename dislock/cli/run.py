@@ -80,6 +80,8 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     logger = logging.getLogger("dislock")
     for notice in settings.notices:
         logger.warning(notice)
+    for hint in settings.hints:
+        logger.info(hint)
     try:
         return _under_locks(settings, signals, environment, started, logger)
     except LockNotAcquiredError as error:

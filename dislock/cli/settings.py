@@ -127,9 +127,7 @@ def _parse(argv: Sequence[str]) -> _Arguments | Help | Version:
         options[option.variable] = value
     if extras:
         return _asked(options, extras, rest)
-    if not rest:
-        raise ConfigurationError(f"the name of the variable with the database URL is missing; {_USAGE}")
-    variable, command = rest[0], rest[1:]
+    variable, command = rest[0] if rest else "", rest[1:]
     if command and command[0].partition("=")[0] in {*_BY_OPTION, "--help", "--version"}:
         raise ConfigurationError(f"options belong in front of the URL variable; {_USAGE}")
     return _Arguments(options, variable, command[1:] if command[:1] == ["--"] else command)
@@ -172,11 +170,6 @@ def _asked(options: dict[str, str], extras: Sequence[tuple[Action | Modifier, st
         words[modifier.option] = [*words[modifier.option], value] if modifier.many else value
     if action.metavar:
         words[action.option] = _own_key(action.option, own)
-    if not rest and action.opens:
-        raise ConfigurationError(
-            f"the name of the variable with the database URL is missing; usage: dislock {action.option}"
-            f"{' ' + action.metavar if action.metavar else ''} [options] URL_VARIABLE"
-        )
     if rest[1:] and not action.command:
         raise ConfigurationError(f"{action.option} runs no command: nothing may follow the URL variable")
     command = rest[1:]
@@ -242,6 +235,8 @@ def _swallowed(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
 
 
 def _url(variable: str, environ: Mapping[str, str]) -> str:
+    if not variable:
+        raise ConfigurationError(f"the name of the variable with the database URL is missing; {_USAGE}")
     if "://" in variable or "=" in variable:
         raise ConfigurationError(
             "the first argument must be the name of the environment variable that holds the database URL, "
@@ -279,6 +274,9 @@ class _Reader:
         for variable, strategy in (("LOCK_KEY", None), ("CRON_SCHEDULE", SCHEDULE)):
             if values.get(variable) is None and strategy in (None, *strategies):
                 raise ConfigurationError(self._missing(variable, strategy))
+        if values["LOCK_JOURNAL"] == values["LOCK_TABLE"]:
+            name = self._name("LOCK_JOURNAL")
+            raise ConfigurationError(f"{name} names the lock table: the journal is a table of its own")
         ttl = interval = None
         if LEASE in strategies:
             ttl = values["RUN_LOCK_TTL_SECONDS"]

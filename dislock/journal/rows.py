@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from datetime import datetime, tzinfo
 
+from dislock.errors import LEASE_LOST_EXIT_CODE
 from dislock.protocol.records import RunRow
 from dislock.protocol.statements import to_moment
 
@@ -38,7 +39,10 @@ def ended(run: RunRow) -> str:
     text, code = state(run), run.exit_code
     if text == FAILURE and code is not None:
         return f"signal {signal_name(code - 128)}" if code > 128 else f"exit {code}"
-    return f"{text}, exit {code}" if text in (LOST, NOT_STARTED) and code is not None else text
+    if text == NOT_STARTED:
+        return {127: "not found", 126: "not executable"}.get(code or 0, text)
+    # With the policy CONTINUE the exit code is the command's own.
+    return f"{text}, exit {code}" if text == LOST and code not in (None, LEASE_LOST_EXIT_CODE) else text
 
 
 def signal_name(number: int) -> str:

@@ -21,6 +21,8 @@ LONGEST_LANE = 2000
 MOST_MISSED = 500
 #: Rows of runs that overlap in one lane at most.
 MOST_ROWS = 4
+#: Characters of a key beside its lane, before it is broken into lines.
+MOST_LABEL = 30
 #: Where a label of the axis would reach beyond the page.
 EDGE = 97.0
 
@@ -59,7 +61,9 @@ def timeline(runs: Sequence[RunRow], span: Span, *, late: float) -> str:
     drawn = [_Lane(key, found, span, late) for key, found in lanes.items()]
     drawn = [lane for lane in drawn if lane.runs or lane.missed]
     begin, end = span.local(span.since), span.local(span.now)
-    title = f"Runs from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
+    times = [f"{moment:%Y-%m-%d %H:%M}" for moment in (begin, end)]
+    title = "Runs from {} to {}".format(*times)
+    heading = "Runs from <span>{}</span> to <span>{}</span>".format(*times)
     body = _chart(drawn, span) if drawn else '<p class="empty">The journal has no run in this time.</p>'
     return "".join(
         (
@@ -69,7 +73,7 @@ def timeline(runs: Sequence[RunRow], span: Span, *, late: float) -> str:
             # Whatever a key may hold: nothing on this page is carried out or loaded.
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
             f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
-            f"<h1>{escape(title)}</h1>\n<p>{escape(_counts(drawn))} Times are in {escape(span.zone.key)}.</p>\n",
+            f"<h1>{heading}</h1>\n<p>{escape(_counts(drawn))} Times are in {escape(span.zone.key)}.</p>\n",
             body,
             "</body>\n</html>\n",
         )
@@ -105,7 +109,10 @@ def _ticks(schedule: Schedule, after: int, before: int) -> Iterator[int]:
 class _Lane:
     def __init__(self, key: str, runs: Sequence[RunRow], span: Span, late: float) -> None:
         self.key = key
-        self.cut = len(runs) > LONGEST_LANE
+        self.cut = len(runs) > LONGEST_LANE + 1
+        if self.cut:
+            # Between the run before the span and the oldest of those that are drawn, nothing is known.
+            runs = runs[-LONGEST_LANE:]
         self.missed = missed_ticks(runs, span.since, span.now - round(late * 1_000_000))
         self.runs = [run for run in runs if self._end(run, span) >= span.since]
         self.rows = self._stack(span)
@@ -138,7 +145,7 @@ class _Lane:
         cut = f" <small>(only the newest {LONGEST_LANE} runs)</small>" if self.cut else ""
         return (
             f'<div class="lane"><div class="key">{escape(self.key)}{cut}</div>'
-            f'<div class="track" style="--rows:{self.height}">{lines}{bars}{holes}</div></div>\n'
+            f'<div class="track" style="--rows:{self.height}"><div>{lines}{bars}{holes}</div></div></div>\n'
         )
 
     def _bar(self, row: int, run: RunRow, span: Span) -> str:
@@ -186,11 +193,10 @@ def _chart(lanes: Sequence[_Lane], span: Span) -> str:
         for at, label, major in marks
         if at <= EDGE
     )
-    axis = f'<div class="lane axis"><div class="key"></div><div class="track">{labels}</div></div>\n'
-    return (
-        f'{_legend()}<div class="chart">\n{axis}{"".join(lane.draw(span, lines) for lane in lanes)}</div>\n'
-        f"{_troubles(lanes, span)}"
-    )
+    axis = f'<div class="lane axis"><div class="key"></div><div class="track"><div>{labels}</div></div></div>\n'
+    label = min(MOST_LABEL, max(len(lane.key) for lane in lanes) + 1)
+    drawn = "".join(lane.draw(span, lines) for lane in lanes)
+    return f'{_legend()}<div class="chart" style="--label:{label}ch">\n{axis}{drawn}</div>\n{_troubles(lanes, span)}'
 
 
 def _legend() -> str:
