@@ -91,7 +91,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Setti
 
 class _Arguments(NamedTuple):
     options: dict[str, str]
-    url_variable: str
+    url_variable: str | None
     command: list[str]
     action: Action | None = None
     words: Mapping[str, Any] = {}
@@ -127,7 +127,7 @@ def _parse(argv: Sequence[str]) -> _Arguments | Help | Version:
         options[option.variable] = value
     if extras:
         return _asked(options, extras, rest)
-    variable, command = rest[0] if rest else "", rest[1:]
+    variable, command = rest[0] if rest else None, rest[1:]
     if command and command[0].partition("=")[0] in {*_BY_OPTION, "--help", "--version"}:
         raise ConfigurationError(f"options belong in front of the URL variable; {_USAGE}")
     return _Arguments(options, variable, command[1:] if command[:1] == ["--"] else command)
@@ -174,7 +174,7 @@ def _asked(options: dict[str, str], extras: Sequence[tuple[Action | Modifier, st
         raise ConfigurationError(f"{action.option} runs no command: nothing may follow the URL variable")
     command = rest[1:]
     return _Arguments(
-        options, rest[0] if rest else "", command[1:] if command[:1] == ["--"] else command, action, words
+        options, rest[0] if rest else None, command[1:] if command[:1] == ["--"] else command, action, words
     )
 
 
@@ -215,7 +215,7 @@ def _operation(parsed: _Arguments, action: Action, reader: _Reader, environ: Map
         key=parsed.words.get(action.option),
         words=parsed.words,
         url=url,
-        url_variable=parsed.url_variable,
+        url_variable=parsed.url_variable or "",
         table=table,
         journal=journal,
         only=only,
@@ -234,8 +234,8 @@ def _swallowed(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
     return ""
 
 
-def _url(variable: str, environ: Mapping[str, str]) -> str:
-    if not variable:
+def _url(variable: str | None, environ: Mapping[str, str]) -> str:
+    if variable is None:
         raise ConfigurationError(f"the name of the variable with the database URL is missing; {_USAGE}")
     if "://" in variable or "=" in variable:
         raise ConfigurationError(
@@ -261,8 +261,9 @@ class _Reader:
         self._environ = environ
         self._notices: list[str] = []
 
-    def settings(self, url_variable: str, command: list[str], *, needs_command: bool = True) -> Settings:
+    def settings(self, url_variable: str | None, command: list[str], *, needs_command: bool = True) -> Settings:
         url = _url(url_variable, self._environ)
+        assert url_variable is not None
         if not command and needs_command:
             raise ConfigurationError(f"no command was given; {_USAGE}")
         strategies = self.value("LOCK_STRATEGY")

@@ -11,7 +11,7 @@ from dislock.journal.rows import RUNNING, UNKNOWN, clock, duration, ended, local
 from dislock.journal.runs import iso
 from dislock.protocol.records import LockRow, RecentRow, RunRow
 
-HEADINGS = ("KEY", "KIND", "STATE", "OWNER", "ENDS IN")
+HEADINGS = ("KEY", "KIND", "OWNER", "ENDS IN")
 MORE_HEADINGS = ("SINCE", "LAST RUN")
 KINDS = {SCHEDULE_PREFIX: "slot", LEASE_PREFIX: "lease"}
 
@@ -43,9 +43,8 @@ def table(found: Sequence[Lock], recent: Sequence[RecentRow] | None, zone: ZoneI
         line: tuple[str, ...] = (
             lock.key,
             lock.kind,
-            "held" if lock.row.held else "free",
             lock.row.owner,
-            duration(left) if lock.row.held else "-",
+            duration(left) if lock.row.held else "free",
         )
         if recent is not None:
             line += _history([row.run for row in recent if row.run.key == lock.key], lock, zone)

@@ -58,8 +58,8 @@ def test_locks_are_listed_by_job_and_kind() -> None:
     ]
     found = status.locks(rows)
     assert status.table(found, None, BERLIN) == [
-        ("report", "slot", "held", "host7:4711", "1h 00m"),
-        ("report", "lease", "free", "host7:4711", "-"),
+        ("report", "slot", "host7:4711", "1h 00m"),
+        ("report", "lease", "host7:4711", "free"),
     ]
     assert status.as_json(found, None)[0] == {
         "key": "report", "kind": "slot", "held": True, "owner": "host7:4711", "ends_at": "2026-01-20T10:00:00Z",
@@ -70,8 +70,8 @@ def test_with_a_journal_locks_say_since_when_and_how_the_last_run_ended() -> Non
     rows = recent(failed(at("19 03:00")), run(at("20 03:00"), None, live=True))
     held = status.locks([lock("cronjob-lock:lease:report"), lock("cronjob-lock:lease:new", owner="other:1")])
     assert status.table(held, rows, BERLIN) == [
-        ("report", "lease", "held", "host7:4711", "1h 00m", "04:00:00", "exit 1"),
-        ("new", "lease", "held", "other:1", "1h 00m", "-", "-"),
+        ("report", "lease", "host7:4711", "1h 00m", "04:00:00", "exit 1"),
+        ("new", "lease", "other:1", "1h 00m", "-", "-"),
     ]
     first, second = status.as_json(held, rows)
     assert first["since"] == "2026-01-20T03:00:00Z"
