@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from dislock.cli.output import complain, one_line, write
-from dislock.cli.settings import Operation
+from dislock.cli.settings import Operation, Unanswerable
 from dislock.cli.tables import table
 from dislock.drivers.questions import Questions, ask
 from dislock.drivers.targets import Database
@@ -40,8 +40,10 @@ DONE, FAILURE, USAGE = 0, 1, 2
 DAY_MICROS = 86400 * 1_000_000
 
 
-def operate(asked: Operation) -> int:
+def operate(asked: Operation | Unanswerable) -> int:
     """Carries out a command of the operator and returns its exit code."""
+    if isinstance(asked, Unanswerable):
+        return _cannot_tell(asked.reason)
     with _ended_by_signals():
         if asked.action == "--overdue":
             return _overdue(asked)
@@ -164,9 +166,7 @@ def _overdue(asked: Operation) -> int:
     try:
         recent, now = question(asked, lambda ask: (recent_rows(ask, asked.only), _now(ask)))
     except DislockError as error:
-        # A monitor reads standard output, and takes any other exit code for the state of the jobs.
-        emit(f"DISLOCK UNKNOWN - {one_line(_clean(asked, error))}\n")
-        return overdue.NO_ANSWER
+        return _cannot_tell(_clean(asked, error))
     found = _findings(asked, recent, now)
     level, line = overdue.summary(found)
     if asked.words["--json"]:
@@ -181,6 +181,12 @@ def _overdue(asked: Operation) -> int:
     lines = [line, *(f"{overdue.WORDS[each.level]}: {each.key}: {each.text}" for each in found)]
     emit("".join(one_line(each) + "\n" for each in lines))
     return level
+
+
+def _cannot_tell(reason: str) -> int:
+    # A monitor reads standard output, and takes any other exit code for the state of the jobs.
+    emit(f"DISLOCK UNKNOWN - {one_line(reason)}\n")
+    return overdue.NO_ANSWER
 
 
 def _metrics(asked: Operation) -> int:

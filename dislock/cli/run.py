@@ -52,12 +52,12 @@ def main(
 
 
 def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
-    from dislock.cli.settings import Help, Operation, Settings, load
+    from dislock.cli.settings import Help, Operation, Settings, Unanswerable, load
 
     settings = load(arguments)
     if isinstance(settings, Settings):
         return _run(settings, signals, environment)
-    if isinstance(settings, Operation):
+    if isinstance(settings, (Operation, Unanswerable)):
         from dislock.cli.operate import operate
 
         return operate(settings)

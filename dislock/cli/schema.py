@@ -13,6 +13,7 @@ from dislock.protocol.records import (
     GRANT_JOURNAL,
     GRANT_LOCKS,
     INDEX_JOURNAL,
+    INDEX_SUCCESSES,
     JOURNAL_COLUMNS,
     LOCK_COLUMNS,
     Form,
@@ -33,9 +34,8 @@ def readable(parts: Sequence[str]) -> str:
 def schema(table: Sequence[str], journal: Sequence[str] | None) -> str:
     """The SQL that creates what is needed, for a role ``cron`` that can do no more."""
     lines = ["-- The role of the jobs, if it is not there yet:", "-- CREATE ROLE cron LOGIN;"]
-    for parts in (table, journal or ()):
-        if len(parts) > 1:
-            lines.append(f"GRANT USAGE ON SCHEMA {readable(parts[-2:-1])} TO cron;")
+    schemas = dict.fromkeys(readable(parts[-2:-1]) for parts in (table, journal or ()) if len(parts) > 1)
+    lines += [f"GRANT USAGE ON SCHEMA {name} TO cron;" for name in schemas]
     name = readable(table)
     lines += ["", f"{CREATE_LOCKS.replace('{table}', name)};", f"GRANT {GRANT_LOCKS} ON {name} TO cron;"]
     if journal:
@@ -44,10 +44,11 @@ def schema(table: Sequence[str], journal: Sequence[str] | None) -> str:
             "",
             f"{CREATE_JOURNAL.replace('{table}', name)};",
             f"{INDEX_JOURNAL.replace('{table}', name)};",
+            f"{INDEX_SUCCESSES.replace('{table}', name)};",
             "-- DELETE is for runs that are older than LOCK_JOURNAL_KEEP_DAYS; without it they stay.",
             f"GRANT {GRANT_JOURNAL} ON {name} TO cron;",
         ]
-    return "\n".join(dict.fromkeys(lines)) + "\n" if not journal else "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def create(ask: Questions, table: Sequence[str], journal: Sequence[str] | None) -> list[str]:
@@ -58,7 +59,7 @@ def create(ask: Questions, table: Sequence[str], journal: Sequence[str] | None) 
         (table, "lock table", [CREATE_LOCKS], LOCK_COLUMNS)
     ]
     if journal:
-        wanted.append((journal, "journal", [CREATE_JOURNAL, INDEX_JOURNAL], JOURNAL_COLUMNS))
+        wanted.append((journal, "journal", [CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESSES], JOURNAL_COLUMNS))
     for parts, what, definitions, columns in wanted:
         if ask.ask(Form(quoted(parts))):
             if problems := differences(ask, parts, columns):

@@ -67,7 +67,15 @@ class Operation(NamedTuple):
     """Each setting with its value and where it came from, for --check."""
 
 
-def load(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings | Operation | Help | Version:
+class Unanswerable(NamedTuple):
+    """A monitor's question that was asked wrongly: to be answered as it reads answers."""
+
+    reason: str
+
+
+def load(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None
+) -> Settings | Operation | Unanswerable | Help | Version:
     """The settings of a run with the arguments ``argv`` (without the program's name), or a command of the operator.
 
     Options override ``environ``, by default the process's environment. Raises ``ConfigurationError`` that names the
@@ -75,18 +83,22 @@ def load(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Setti
     itself is to be checked, croniter is imported.
     """
     environ = os.environ if environ is None else environ
-    parsed = _parse(argv)
-    if not isinstance(parsed, _Arguments):
-        return parsed
-    reader = _Reader(parsed.options, environ)
+    options: dict[str, str] = {}
+    extras: list[tuple[Action | Modifier, str]] = []
     try:
+        parsed = _parse(argv, options, extras)
+        if not isinstance(parsed, _Arguments):
+            return parsed
+        reader = _Reader(parsed.options, environ)
         if parsed.action is None:
             return reader.settings(parsed.url_variable, parsed.command)
         return _operation(parsed, parsed.action, reader, environ)
     except ConfigurationError as error:
-        if swallowed := _swallowed(parsed.options, environ):
-            raise ConfigurationError(f"{swallowed}; {error}") from None
-        raise
+        swallowed = _swallowed(options, environ)
+        reason = f"{swallowed}; {error}" if swallowed else str(error)
+        if any(extra.option == "--overdue" for extra, _ in extras):
+            return Unanswerable(reason)
+        raise ConfigurationError(reason) from None
 
 
 class _Arguments(NamedTuple):
@@ -97,9 +109,10 @@ class _Arguments(NamedTuple):
     words: Mapping[str, Any] = {}
 
 
-def _parse(argv: Sequence[str]) -> _Arguments | Help | Version:
-    options: dict[str, str] = {}
-    extras: list[tuple[Action | Modifier, str]] = []
+def _parse(
+    argv: Sequence[str], options: dict[str, str], extras: list[tuple[Action | Modifier, str]]
+) -> _Arguments | Help | Version:
+    """Fills ``options`` and ``extras`` on the way, so that what was read before a mistake is known too."""
     rest = list(argv)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)

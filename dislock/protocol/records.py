@@ -52,8 +52,9 @@ def _columns(columns: Sequence[tuple[str, str, str]]) -> str:
 
 CREATE_LOCKS = "CREATE TABLE {table} " + _columns(LOCK_COLUMNS)
 CREATE_JOURNAL = "CREATE TABLE {table} " + _columns(JOURNAL_COLUMNS)
-#: What each view of the journal looks runs up by.
+#: What each view of the journal looks runs up by, and the last success of a job that has failed for a year.
 INDEX_JOURNAL = "CREATE INDEX ON {table} (key, started_at)"
+INDEX_SUCCESSES = "CREATE INDEX ON {table} (key, started_at) WHERE outcome = 'success'"
 GRANT_LOCKS = "SELECT, INSERT, UPDATE"
 GRANT_JOURNAL = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -154,8 +155,8 @@ _CLEAN = f"""
 # the moment right after the acquisition.
 _RUN = f"""run.id, run.key, run.strategy, run.schedule, run.time_zone, {_micros("run.tick")}, run.owner, run.token,
        run.command, {_micros("run.started_at")}, {_micros("run.ended_at")}, run.exit_code, run.outcome,
-       CASE WHEN run.ended_at IS NULL THEN NOT EXISTS (
-           SELECT FROM {{journal}} AS later WHERE later.key = run.key AND later.started_at > run.started_at
+       CASE WHEN run.ended_at IS NULL THEN run.started_at = (
+           SELECT max(started_at) FROM {{journal}} AS same WHERE same.key = run.key
        ) AND held.value = run.owner AND held.expire_at > clock_timestamp() END,
        CASE WHEN run.ended_at IS NULL
            THEN held.value = run.owner AND ({_micros("held.expire_at")}) = run.token + 1 END"""
