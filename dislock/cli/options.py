@@ -24,6 +24,8 @@ LEASE = "lease"
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 #: PostgreSQL cuts longer names (NAMEDATALEN), so that two settings could mean the same table.
 LONGEST_NAME_BYTES = 63
+#: A zone in front of the expression, as some crons and schedulers take it.
+ZONE_PREFIX = re.compile(r"(CRON_)?TZ\s*=", re.IGNORECASE)
 #: A row of a PostgreSQL index holds some 2700 bytes; a lock key this long is a slip.
 LONGEST_KEY_BYTES = 1024
 
@@ -93,6 +95,8 @@ def _text(text: str) -> str:
 
 def read_cron(text: str) -> str:
     """A cron expression or a zone, as a text only; what it means is checked when all else is right."""
+    if ZONE_PREFIX.match(text):
+        raise BadValueError("must not begin with CRON_TZ=: the zone alone is the value of CRON_TZ or --time-zone")
     if _looks_like_url(text):
         raise BadValueError("must not look like a database URL")
     return _text(text)

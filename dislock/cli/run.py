@@ -74,6 +74,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     from dislock.cli.log import set_up_logging
     from dislock.drivers.clock import clock
     from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError
+    from dislock.process.outcomes import NoThreadError
 
     started = clock()
     set_up_logging(settings.log_level, settings.context.url)
@@ -91,7 +92,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     except ConfigurationError as error:
         logger.error("%s", error, exc_info=True)
         return USAGE
-    except DislockError as error:
+    except (DislockError, NoThreadError) as error:
         logger.error("%s", error, exc_info=True)
         return FAILURE
     except Exception as error:
@@ -108,10 +109,11 @@ def _unexpected(error: Exception) -> str:
 def _under_locks(
     settings: Settings, signals: Signals, environment: Mapping[bytes, bytes] | None, started: float, logger: Logger
 ) -> int:
-    from dislock.command import run_held
+    from dislock.command import exit_code, run_held
     from dislock.errors import ConfigurationError
     from dislock.holding import Holding
     from dislock.process.environment import original_environment
+    from dislock.process.outcomes import Interrupted
 
     context = settings.context
     environment = original_environment() if environment is None else environment
@@ -120,34 +122,30 @@ def _under_locks(
     except ConfigurationError as error:
         # All else was checked before: it is the connection string.
         raise ConfigurationError(f"{settings.url_variable}: {error}") from None
-    signals.on_early(holding.request_leave)
+    signals.on_ending(holding.request_leave)
     logger.debug("asking for %s of %r as %s", ", ".join(settings.strategies), context.lock_key, context.owner)
     if not holding.acquire():
         # A signal is the only thing that asks to leave.
-        assert signals.received is not None
-        return 128 + signals.received
+        number = signals.asked()
+        assert number is not None
+        return exit_code(Interrupted(number))
     if settings.strategies == ("schedule",) and os.getpid() != 1:
-        return _become(holding, settings.command, environment, signals, logger)
+        return _become(holding, settings.command, environment, signals)
     return run_held(holding, settings.command, environment, signals)
 
 
-def _become(
-    holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals, logger: Logger
-) -> int:
+def _become(holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals) -> int:
     """Let the command take the place of this process: a slot needs nobody to look after it.
 
     Not as PID 1, which has orphans to reap. Returns, with the slot given back, only when nothing was started.
     """
-    from dislock.command import command_environment
-    from dislock.process.runner import Interrupted, NotStarted, become
+    from dislock.command import command_environment, exit_code
+    from dislock.process.outcomes import NeverBegan
+    from dislock.process.runner import become
 
     try:
         become(command, command_environment(holding, environment), signals)
-    except NotStarted as error:
-        logger.error("%s", error)  # noqa: TRY400 - an operator needs the sentence, not where it was raised
-        code = error.code
-    except Interrupted as error:
-        code = 128 + error.number
+    except NeverBegan as reason:
+        return exit_code(reason)
     finally:
         holding.release(started=False)
-    return code

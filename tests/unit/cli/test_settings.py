@@ -220,6 +220,12 @@ def test_a_zone_that_does_not_exist_is_told_from_an_expression_that_is_wrong() -
     assert refusal("--schedule=R * * * *").startswith("--schedule: the cron expression")
 
 
+@pytest.mark.parametrize("text", ["CRON_TZ=UTC 0 0 * * *", "TZ=UTC 0 0 * * *", "cron_tz = UTC"])
+def test_a_zone_in_front_of_the_expression_is_told_its_place(text: str) -> None:
+    for name in ("--schedule", "--time-zone"):
+        assert refusal(f"{name}={text}").endswith("the zone alone is the value of CRON_TZ or --time-zone")
+
+
 class TestUrlVariable:
     @pytest.mark.parametrize("first", [URL, "host=h password=p", "=", "x://", "postgresql+psycopg://u:p@h/d"])
     def test_a_url_in_its_place_is_never_repeated(self, first: str) -> None:

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from dislock.cli.log import set_up_logging
 from dislock.drivers.targets import Database
 from dislock.errors import ConfigurationError
-from tests.unit.properties.examples import examples
+from tests.support.examples import examples
 
 SECRET = "hunter2hunter2"
 #: What comes before and after the password.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dislock.errors import ConfigurationError
 from dislock.protocol.schedule import Schedule
-from tests.unit.properties.examples import examples
+from tests.support.examples import examples
 
 UTC = timezone.utc
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]

@@ -12,7 +12,7 @@ from dislock.cli.options import LEVELS, OPTIONS, Option, read_table
 from dislock.cli.settings import Settings, load
 from dislock.context import LONGEST_SECONDS
 from dislock.errors import ConfigurationError
-from tests.unit.properties.examples import examples
+from tests.support.examples import examples
 
 SECRET = "hunter2hunter2"
 ENVIRON = {

@@ -1,4 +1,4 @@
-"""How many examples the property tests try: few and always the same in the fast run, many and new ones on demand."""
+"""How many examples the property tests try: few and always the same, or many and new ones on demand."""
 
 from __future__ import annotations
 

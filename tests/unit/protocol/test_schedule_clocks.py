@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dislock.protocol.schedule import Schedule
-from tests.unit.properties.examples import examples
+from tests.support.examples import examples
 
 UTC = timezone.utc
 #: Both hemispheres, shifts at midnight and across it, odd offsets, a shift of two hours, winter time in summer's
