@@ -52,11 +52,15 @@ def main(
 
 
 def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
-    from dislock.cli.settings import Help, Settings, load
+    from dislock.cli.settings import Help, Operation, Settings, Unanswerable, load
 
     settings = load(arguments)
     if isinstance(settings, Settings):
         return _run(settings, signals, environment)
+    if isinstance(settings, (Operation, Unanswerable)):
+        from dislock.cli.operate import operate
+
+        return operate(settings)
     from dislock.cli.output import write
     from dislock.cli.usage import usage, version
 
@@ -77,6 +81,8 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     logger = logging.getLogger("dislock")
     for notice in settings.notices:
         logger.warning(notice)
+    for hint in settings.hints:
+        logger.info(hint)
     try:
         return _under_locks(settings, signals, environment, started, logger)
     except LockNotAcquiredError as error:
