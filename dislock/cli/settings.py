@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dislock.cli.options import LEASE, OPTIONS, SCHEDULE, BadValueError, Option
-from dislock.context import LockContext
+from dislock.context import NEEDS_BOTH, LockContext
 from dislock.errors import ConfigurationError
 
 _BY_OPTION = {option.option: option for option in OPTIONS}
@@ -32,6 +32,8 @@ class Settings(NamedTuple):
     command: list[str]
     log_level: int
     url_variable: str
+    skipped: int | None = None
+    """The exit code when somebody else holds the lock; None: 0, or 1 after a wait."""
     notices: tuple[str, ...] = ()
     """What the user should be told, although the run goes on."""
 
@@ -125,6 +127,7 @@ class _Reader:
         for variable, strategy in (("LOCK_KEY", None), ("CRON_SCHEDULE", SCHEDULE)):
             if values.get(variable) is None and strategy in (None, *strategies):
                 raise ConfigurationError(self._missing(variable, strategy))
+        self._check_combination(strategies, values["LOCK_SLOT_CONSUMED_BY"])
         ttl = interval = None
         if LEASE in strategies:
             ttl = values["RUN_LOCK_TTL_SECONDS"]
@@ -146,10 +149,20 @@ class _Reader:
             kill_grace_seconds=values["LOCK_KILL_GRACE_SECONDS"],
             # A field of the schedule alone; without one its default does no harm.
             **({"slot_tolerance_seconds": values["LOCK_SLOT_TOLERANCE_SECONDS"]} if SCHEDULE in strategies else {}),
+            wait_seconds=values.get("LOCK_WAIT_SECONDS", 0.0),
+            slot_consumed_by=values["LOCK_SLOT_CONSUMED_BY"],
         )
         for ours, theirs in _slips(self._environ, self._options).items():
             self._notices.append(f"{theirs} is no setting of dislock, and {ours}, which is one, is not set")
-        return Settings(context, strategies, list(command), values[_LEVEL], url_variable, tuple(self._notices))
+        return Settings(
+            context,
+            strategies,
+            list(command),
+            values[_LEVEL],
+            url_variable,
+            values["LOCK_SKIPPED_EXIT_CODE"],
+            tuple(self._notices),
+        )
 
     def _value(self, variable: str) -> Any:
         """The checked value of a setting, or None when it is neither set nor has a default."""
@@ -191,6 +204,16 @@ class _Reader:
                 f"{self._name('RUN_LOCK_TTL_SECONDS')} ({ttl:g})"
             )
         return interval
+
+    def _check_combination(self, strategies: tuple[str, ...], consumed_by: str) -> None:
+        # A variable may be meant for other lines of a crontab; an option is meant for this run.
+        if LEASE not in strategies and self._options.get("LOCK_WAIT_SECONDS", "").strip():
+            raise ConfigurationError(
+                "--wait needs the strategy lease: a slot is never waited for, because a tick that was started is not "
+                "started again"
+            )
+        if consumed_by == "success" and strategies != (SCHEDULE, LEASE):
+            raise ConfigurationError(f"{self._name('LOCK_SLOT_CONSUMED_BY')} success {NEEDS_BOTH}")
 
     def _check_schedule(self, expression: str, zone: str | None) -> None:
         from dislock.protocol.schedule import Schedule
