@@ -12,6 +12,8 @@ from dislock.errors import ConfigurationError
 
 #: Nothing that is counted in seconds may be longer: beyond a month a setting is a slip of the keyboard.
 LONGEST_SECONDS = 31 * 86400.0
+#: Beyond a century a number of days is a slip.
+LONGEST_DAYS = 36500
 #: The table's index takes no more than about 2,700 bytes, prefix included.
 LONGEST_KEY_BYTES = 2000
 #: A shorter lease could not be renewed before it ends, whatever the network.
@@ -76,15 +78,17 @@ class LockContext:
     """How long the acquisition tries to reach the database, all hosts and all attempts together."""
     kill_grace_seconds: float = 10.0
     """How long ``run_with_locks`` waits between SIGTERM and SIGKILL."""
+    journal_parts: list[str] | None = None
+    """The journal's table, as ``table_parts``: ``run_with_locks`` and ``with_locks`` record each run in it."""
+    journal_keep_days: int = 90
+    """How long runs stay in the journal; 0 keeps all."""
 
     def __post_init__(self) -> None:
         for name in ("url", "lock_key", "owner"):
             _check_text(name, getattr(self, name))
         if len(self.lock_key.encode()) > LONGEST_KEY_BYTES:
             raise ConfigurationError(f"lock_key must be at most {LONGEST_KEY_BYTES} bytes long")
-        _check_table(self.table_parts)
-        # Our own copy: a list that the caller changes later must not move the lock to another table.
-        object.__setattr__(self, "table_parts", list(self.table_parts))
+        self._check_tables()
         for name in ("run_ttl_seconds", "lease_interval_seconds"):
             _check_seconds(name, getattr(self, name), optional=True)
         for name in ("jitter_max_seconds", "slot_tolerance_seconds", "kill_grace_seconds"):
@@ -108,6 +112,19 @@ class LockContext:
                 _check_text(name, getattr(self, name))
         object.__setattr__(self, "lease_loss_policy", LeaseLossPolicy.parse(self.lease_loss_policy))
 
+    def _check_tables(self) -> None:
+        for name in ("table_parts", "journal_parts"):
+            if (parts := getattr(self, name)) is None and name == "journal_parts":
+                continue
+            _check_table(name, parts)
+            # Our own copy: a list that the caller changes later must not move the lock to another table.
+            object.__setattr__(self, name, list(parts))
+        if self.journal_parts == self.table_parts:
+            raise ConfigurationError("journal_parts must not be table_parts: the journal is a table of its own")
+        days = self.journal_keep_days
+        if isinstance(days, bool) or not isinstance(days, int) or not 0 <= days <= LONGEST_DAYS:
+            raise ConfigurationError(f"journal_keep_days must be a whole number from 0 to {LONGEST_DAYS}")
+
     @property
     def schedule_key(self) -> str:
         """The full row key of the schedule lock."""
@@ -130,13 +147,13 @@ def _check_text(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} must be valid Unicode") from None
 
 
-def _check_table(parts: Sequence[str]) -> None:
+def _check_table(name: str, parts: Sequence[str]) -> None:
     if isinstance(parts, str) or not isinstance(parts, Sequence):
-        raise ConfigurationError('table_parts must be a list such as ["public", "key_value"]')
+        raise ConfigurationError(f'{name} must be a list such as ["public", "key_value"]')
     if not 1 <= len(parts) <= 3:
-        raise ConfigurationError(f"table_parts must have one to three parts, not {len(parts)}")
+        raise ConfigurationError(f"{name} must have one to three parts, not {len(parts)}")
     for part in parts:
-        _check_text("each of table_parts", part)
+        _check_text(f"each of {name}", part)
 
 
 def _check_seconds(name: str, value: object, *, optional: bool = False, zero: bool = False) -> None:

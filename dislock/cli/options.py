@@ -10,7 +10,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dislock.context import LONGEST_SECONDS, SHORTEST_INTERVAL_SECONDS, SHORTEST_TTL_SECONDS, LeaseLossPolicy
+from dislock.context import (
+    LONGEST_DAYS,
+    LONGEST_SECONDS,
+    SHORTEST_INTERVAL_SECONDS,
+    SHORTEST_TTL_SECONDS,
+    LeaseLossPolicy,
+)
 
 SCHEDULE = "schedule"
 LEASE = "lease"
@@ -22,6 +28,15 @@ LONGEST_NAME_BYTES = 63
 ZONE_PREFIX = re.compile(r"(CRON_)?TZ\s*=", re.IGNORECASE)
 #: A row of a PostgreSQL index holds some 2700 bytes; a lock key this long is a slip.
 LONGEST_KEY_BYTES = 1024
+
+
+#: The headings of ``--help``, in their order.
+LOCKING = "What to lock"
+LEASES = "Leases"
+DATABASE = "The database"
+JOURNAL = "The journal of runs"
+REPORTING = "What is reported"
+GROUPS = (LOCKING, LEASES, DATABASE, JOURNAL, REPORTING)
 
 
 class BadValueError(Exception):
@@ -42,6 +57,8 @@ class Option(NamedTuple):
     """What ``--help`` says in place of the default."""
     strategy: str | None = None
     """The strategy that reads it; None: always read."""
+    group: str = LOCKING
+    """The heading under which ``--help`` lists it."""
 
 
 def _number(text: str, low: float, *, above: bool) -> float:
@@ -142,6 +159,27 @@ def read_level(text: str) -> int:
         raise BadValueError(f"must be {', '.join(LEVELS)}, not {_shown(text)}") from None
 
 
+def read_days(text: str) -> int:
+    """A whole number of days; 0 is allowed."""
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) > LONGEST_DAYS:
+        raise BadValueError(f"must be a whole number of days from 0 to {LONGEST_DAYS}, not {_shown(text)}")
+    return int(text)
+
+
+def read_format(text: str) -> str:
+    """How the log looks."""
+    if text.lower() not in ("plain", "json"):
+        raise BadValueError(f"must be plain or json, not {_shown(text)}")
+    return text.lower()
+
+
+def read_switch(text: str) -> bool:
+    """On or off."""
+    if text.lower() not in ("on", "off"):
+        raise BadValueError(f"must be on or off, not {_shown(text)}")
+    return text.lower() == "on"
+
+
 def seconds(low: float = 0.0, *, above: bool = False) -> Callable[[str], float]:
     """A reader of seconds from ``low`` (itself only if not ``above``) to 31 days."""
     return lambda text: _number(text, low, above=above)
@@ -192,6 +230,7 @@ OPTIONS = (
         'double quotes: "my.schema"."locks".',
         read_table,
         "key_value",
+        group=DATABASE,
     ),
     Option(
         "RUN_LOCK_TTL_SECONDS",
@@ -201,6 +240,7 @@ OPTIONS = (
         seconds(SHORTEST_TTL_SECONDS),
         "60",
         strategy=LEASE,
+        group=LEASES,
     ),
     Option(
         "LOCK_LEASE_INTERVAL",
@@ -210,6 +250,7 @@ OPTIONS = (
         seconds(SHORTEST_INTERVAL_SECONDS),
         shown="0.3 x TTL, from 1 to 10",
         strategy=LEASE,
+        group=LEASES,
     ),
     Option(
         "LOCK_JITTER_SECONDS",
@@ -218,6 +259,7 @@ OPTIONS = (
         "A random delay up to this before the database is asked; kept below the gap between two ticks.",
         seconds(),
         "0",
+        group=DATABASE,
     ),
     Option(
         "LOCK_ON_LEASE_LOSS",
@@ -226,6 +268,7 @@ OPTIONS = (
         "terminate: end the command (SIGTERM, then SIGKILL) and exit 75. continue: only log.",
         read_policy,
         "terminate",
+        group=LEASES,
     ),
     Option(
         "LOCK_KILL_GRACE_SECONDS",
@@ -236,6 +279,7 @@ OPTIONS = (
         "leaves of its process group is killed this long after its end.",
         seconds(),
         "10",
+        group=LEASES,
     ),
     Option(
         "LOCK_CONNECT_TIMEOUT_SECONDS",
@@ -244,6 +288,7 @@ OPTIONS = (
         "How long to try to reach the database, all hosts and all attempts together.",
         seconds(above=True),
         "10",
+        group=DATABASE,
     ),
     Option(
         "LOCK_SLOT_TOLERANCE_SECONDS",
@@ -256,6 +301,25 @@ OPTIONS = (
         strategy=SCHEDULE,
     ),
     Option(
+        "LOCK_JOURNAL",
+        "--journal",
+        "NAME",
+        "The table that keeps a record of each run, in the notation of the lock table. --schema prints its SQL, and "
+        "--runs, --overdue and --timeline read it.",
+        read_table,
+        shown="no journal",
+        group=JOURNAL,
+    ),
+    Option(
+        "LOCK_JOURNAL_KEEP_DAYS",
+        "--journal-keep-days",
+        "DAYS",
+        "How long runs are kept: older ones of the same key are deleted after a run. 0 keeps all.",
+        read_days,
+        "90",
+        group=JOURNAL,
+    ),
+    Option(
         "CRONJOB_LOCK_LOG_LEVEL",
         "--log-level",
         "WORD",
@@ -263,6 +327,25 @@ OPTIONS = (
         "said at every level.",
         read_level,
         "WARNING",
+        group=REPORTING,
+    ),
+    Option(
+        "CRONJOB_LOCK_LOG_FORMAT",
+        "--log-format",
+        "WORD",
+        "plain: a line of text for each message. json: a JSON object for each, with the event and its fields.",
+        read_format,
+        "plain",
+        group=REPORTING,
+    ),
+    Option(
+        "CRONJOB_LOCK_LOG_TIME",
+        "--log-time",
+        "WORD",
+        "on: the time in front of each plain line. off: without it, as cron and journald add their own.",
+        read_switch,
+        "off",
+        group=REPORTING,
     ),
 )
 

@@ -52,11 +52,15 @@ def main(
 
 
 def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
-    from dislock.cli.settings import Help, Settings, load
+    from dislock.cli.settings import Help, Operation, Settings, Unanswerable, load
 
     settings = load(arguments)
     if isinstance(settings, Settings):
         return _run(settings, signals, environment)
+    if isinstance(settings, (Operation, Unanswerable)):
+        from dislock.cli.operate import operate
+
+        return operate(settings)
     from dislock.cli.output import write
     from dislock.cli.usage import usage, version
 
@@ -77,6 +81,8 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     logger = logging.getLogger("dislock")
     for notice in settings.notices:
         logger.warning(notice)
+    for hint in settings.hints:
+        logger.info(hint)
     try:
         return _under_locks(settings, signals, environment, started, logger)
     except LockNotAcquiredError as error:
@@ -95,7 +101,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
 
 
 def _unexpected(error: Exception) -> str:
-    # The text of an error nobody foresaw may hold a secret; that of the system does not.
+    # The text of an unexpected error may hold a secret; the system's own text does not.
     text = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
     return f"unexpected {type(error).__name__}{text}"
 
@@ -129,7 +135,7 @@ def _under_locks(
 
 
 def _become(holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals) -> int:
-    """Let the command take the place of this process: a slot needs nobody to look after it.
+    """Replace this process by the command: a slot needs no care while the command runs.
 
     Not as PID 1, which has orphans to reap. Returns, with the slot given back, only when nothing was started.
     """

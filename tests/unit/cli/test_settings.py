@@ -33,6 +33,10 @@ SAMPLES = {
     "LOCK_CONNECT_TIMEOUT_SECONDS": ("0.25", "0"),
     "LOCK_SLOT_TOLERANCE_SECONDS": ("0", "1e9"),
     "CRONJOB_LOCK_LOG_LEVEL": ("DEBUG", "LOUD"),
+    "LOCK_JOURNAL": ("a.runs", "a..b"),
+    "LOCK_JOURNAL_KEEP_DAYS": ("7", "-1"),
+    "CRONJOB_LOCK_LOG_FORMAT": ("json", "xml"),
+    "CRONJOB_LOCK_LOG_TIME": ("on", "maybe"),
 }
 each_option = pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.variable)
 
@@ -51,7 +55,9 @@ def refusal(*argv: str, unset: str = "", **environ: str) -> str:
 
 
 def both(option: Option) -> dict[str, str]:
-    return {} if option.variable == "LOCK_STRATEGY" else {"LOCK_STRATEGY": "schedule,lease"}
+    """What makes the option have an effect."""
+    more = {"LOCK_JOURNAL": "runs"} if option.variable == "LOCK_JOURNAL_KEEP_DAYS" else {}
+    return more if option.variable == "LOCK_STRATEGY" else {"LOCK_STRATEGY": "schedule,lease", **more}
 
 
 def test_every_setting_has_a_sample() -> None:
@@ -357,12 +363,12 @@ def test_an_entry_that_no_program_can_be_given_is_left_out(monkeypatch: pytest.M
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_told(theirs: str, ours: str) -> None:
-    (notice,) = settings(**{theirs: "1"}).notices
-    assert notice == f"{theirs} is no setting of dislock, and {ours}, which is one, is not set"
     (option,) = (each for each in OPTIONS if each.variable == ours)
+    (notice,) = settings(**{**both(option), theirs: "1"}).notices
+    assert notice == f"{theirs} is no setting of dislock, and {ours}, which is one, is not set"
     good, _ = SAMPLES[ours]
-    assert not settings(**{theirs: "1", ours: good}).notices
-    assert not settings(f"{option.option}={good}", **{theirs: "1"}).notices
+    assert not settings(**{**both(option), theirs: "1", ours: good}).notices
+    assert not settings(f"{option.option}={good}", **{**both(option), theirs: "1"}).notices
 
 
 @pytest.mark.parametrize("name", ["LOCK_FILE", "LOCK_TIMEOUT_SECONDS", "LOCK_DIR", "CRON_D", "LOCKED", "CRON"])
@@ -383,3 +389,52 @@ def test_a_missing_setting_is_told_with_what_may_be_a_slip() -> None:
 def test_an_unknown_option_is_repeated_with_its_underscore() -> None:
     with pytest.raises(ConfigurationError, match="unknown option --lock_key;"):
         settings("--lock_key=job")
+
+
+@pytest.mark.parametrize(
+    ("option", "without"),
+    [
+        ("--ttl=5", "the strategy lease"),
+        ("--interval=5", "the strategy lease"),
+        ("--journal-keep-days=5", "a journal (--journal)"),
+    ],
+)
+def test_an_option_without_effect_is_a_notice_and_a_variable_a_hint(option: str, without: str) -> None:
+    name, _, value = option.partition("=")
+    (variable,) = (each.variable for each in OPTIONS if each.option == name)
+    by_option, by_variable = settings(option), settings(**{variable: value})
+    assert by_option.notices == (f"{name} has no effect without {without}",)
+    assert by_option.hints == ()
+    assert by_variable.notices == ()
+    assert by_variable.hints == (f"{variable} has no effect without {without}",)
+
+
+def test_a_schedule_without_its_strategy_has_no_effect() -> None:
+    found = settings("--schedule=@daily", "--time-zone=UTC", LOCK_STRATEGY="lease")
+    assert found.notices == tuple(
+        f"{name} has no effect without the strategy schedule" for name in ("--schedule", "--time-zone")
+    )
+    # The same variables in a crontab are for its other lines.
+    assert settings(LOCK_STRATEGY="lease").notices == ()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--ttl", "DATABASE_URL", "true"],
+        ["--lock-key", "DATABASE_URL", "true"],
+        ["--lock-key", "DATABASE_URL"],
+        ["--schedule", "DATABASE_URL", "/bin/true"],
+    ],
+)
+def test_an_option_that_took_the_urls_variable_is_named(argv: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{argv[0]} took DATABASE_URL for its value: its own was forgotten"):
+        load(argv, ENVIRON)
+
+
+def test_the_journal_is_a_table_of_its_own() -> None:
+    assert settings(LOCK_JOURNAL="a.runs").context.journal_parts == ["a", "runs"]
+    assert settings().context.journal_parts is None
+    assert refusal(LOCK_JOURNAL="key_value") == "LOCK_JOURNAL names the lock table: the journal is a table of its own"
+    assert refusal("--journal=x", "--table=x").startswith("--journal names the lock table")
+    assert "0 to 36500" in refusal(LOCK_JOURNAL_KEEP_DAYS="1.5")
