@@ -207,12 +207,13 @@ def test_every_key_fits_a_signed_bigint(args: list[str | int | uuid.UUID]) -> No
     assert advisory_key(args) == advisory_key([str(arg) for arg in args])
 
 
-def test_the_key_needs_no_sqlalchemy() -> None:
+def test_the_key_loads_no_sqlalchemy() -> None:
     program = (
         "import sys\n"
-        "sys.modules['sqlalchemy'] = None\n"
         "from pg_advisory_lock.keys import advisory_key\n"
-        "print(advisory_key(['users', 1]))\n"
+        "import pg_advisory_lock.errors\n"
+        "print(advisory_key(['users', 1]), pg_advisory_lock.advisory_key(('users', '1')))\n"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('sqlalchemy', 'psycopg', 'greenlet')])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "-8810417493829328172"
+    assert done.stdout.splitlines() == ["-8810417493829328172 -8810417493829328172", "[]"]
