@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from pg_advisory_lock._twin import warn_of_twin
+
 # The one in typing costs a program that needs only a key more than the key does.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ __all__ = [
     "PgAdvisoryLockWarning",
     "advisory_key",
 ]
+
+warn_of_twin(__path__[0])
 
 # Where each name lives; the rest are in errors. No module is loaded before one of its names is used (PEP 562).
 _HOMES = {"PgAdvisoryLock": "locker", "advisory_key": "keys"}

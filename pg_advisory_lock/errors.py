@@ -86,8 +86,10 @@ class PgAdvisoryLockWarning(UserWarning):
     """The lock may end earlier than the caller expects."""
 
 
-def describe(holders: Sequence[LockHolder]) -> str:
-    """Who is in the way, for a message."""
+def describe(holders: Sequence[LockHolder] | None) -> str:
+    """Who is in the way, for a message; None where that could not be asked."""
+    if holders is None:
+        return "who holds it could not be asked"
     if not holders:
         return "nobody is seen holding it any more"
     named = "; ".join(map(str, holders[:_MOST_NAMED]))

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from pg_advisory_lock import acquisition
+from pg_advisory_lock.cautions import Place
 from pg_advisory_lock.errors import LockHolder
 from pg_advisory_lock.handles import Handle, Target, target_of
 from pg_advisory_lock.identity import LockIdentity
-from pg_advisory_lock.savepoints import Place
 
 
 class PgAdvisoryLock(LockIdentity):
@@ -82,6 +82,5 @@ class PgAdvisoryLock(LockIdentity):
     @contextmanager
     def _held(self, target: Target, timeout: int, place: Place) -> Iterator[None]:
         grip = acquisition.take_hold(target, self, timeout, place)
-        with grip.surroundings.watched():
-            yield
-        acquisition.check_hold(target, self, grip)
+        yield
+        acquisition.check_hold(target, self, grip, place)

@@ -79,7 +79,6 @@ def test_everything_works_unchanged(
     assert direct.can_lock()
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 def test_no_setting_stays_behind_on_a_shared_server_connection(pooled: Enter, driver: str) -> None:
     one, other, third = pooled(driver), pooled(driver), pooled(driver)
     seen = set()
