@@ -12,7 +12,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class LockHolder:
-    """One server process (or prepared transaction) that holds a lock or waits for it, as the server's lock table had it."""
+    """One server process (or prepared transaction) that holds a lock or waits for it, at the moment of the question."""
 
     pid: int | None
     """The server process; None for a transaction that was left prepared."""

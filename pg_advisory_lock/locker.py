@@ -26,8 +26,8 @@ class PgAdvisoryLock(LockIdentity):
     prepared for a two-phase commit, on a database that is not PostgreSQL, and where the session cannot tell its
     database. They raise it after one statement, with no lock to rely on, on a standby, and where the transaction proves
     to be none: it was ended by a COMMIT or ROLLBACK sent as text and the driver begins no other, or it is only being
-    begun, in an event of the engine. Errors of the database, the driver and the flush of pending changes, which comes first unless
-    only ``holders()`` are asked for, pass through unchanged.
+    begun, in an event of the engine. Errors of the database, the driver and the flush of pending changes, which comes
+    first unless only ``holders()`` are asked for, pass through unchanged.
     """
 
     __slots__ = ()
@@ -40,7 +40,7 @@ class PgAdvisoryLock(LockIdentity):
 
         A free lock costs one round trip, because it is tried for first. That try cannot overtake those who wait
         already: PostgreSQL refuses it also when the lock is only queued for, and on release hands the lock to the head
-        of the queue. A wait costs three more round trips, or four if it fails; an exception also asks who is in the way.
+        of the queue. A wait costs three more round trips, four if it fails; an exception also asks who is in the way.
 
         The wait ends at the first of: the grant, our timeout, a deadlock, a cancellation, a statement timeout. The
         last three pass through as the driver's errors, with the transaction usable as before.
