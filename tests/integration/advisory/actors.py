@@ -33,7 +33,7 @@ SYNC_AND_ASYNC = ["psycopg-session", "asyncpg-session"]
 #: Each driver, each method, each kind of handle and each end of a transaction.
 EACH_WAY_TO_LOCK = [
     *((way, "lock", "commit") for way in EACH_DRIVER),
-    *((way, "lock_immediate", "commit") for way in SYNC_AND_ASYNC),
+    ("psycopg-session", "lock_immediate", "commit"),
     *((way, "lock", "commit") for way in ("psycopg-connection", "asyncpg-connection")),
     ("psycopg-session", "lock", "rollback"),
 ]

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pg_advisory_lock import PgAdvisoryLockError, PgAdvisoryLockNotAcquired, PgAdvisoryLockTimeout
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import EACH_DRIVER, EACH_LIBRARY, EACH_WAY_TO_LOCK, Actor
+from tests.integration.advisory.actors import EACH_DRIVER, EACH_LIBRARY, EACH_WAY_TO_LOCK, SYNC_AND_ASYNC, Actor
 from tests.integration.advisory.observer import Observer
 
 pytestmark = pytest.mark.integration
@@ -84,7 +84,7 @@ def test_no_time_to_wait_is_a_timeout_at_once(enter: Enter, way: str) -> None:
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize("way", EACH_DRIVER)
+@pytest.mark.parametrize("way", EACH_LIBRARY)
 def test_a_waiter_gets_the_lock_and_keeps_it(enter: Enter, way: str, observer: Observer, meanwhile: Meanwhile) -> None:
     one, other, third = enter(way), enter(way), enter()
     one.lock()
@@ -190,7 +190,7 @@ def test_when_the_timeout_is_shorter_a_deadlock_is_contention(
     assert waiting.result(20) is True
 
 
-@pytest.mark.parametrize("way", EACH_LIBRARY)
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_a_cancellation_passes_through_with_the_transaction_usable(
     enter: Enter, way: str, meanwhile: Meanwhile, observer: Observer
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_lost_connection_is_an_error_and_not_contention(
     assert other.can_lock()
 
 
-@pytest.mark.parametrize("way", EACH_DRIVER)
+@pytest.mark.parametrize("way", EACH_LIBRARY)
 def test_the_smallest_and_the_largest_key(enter: Enter, way: str) -> None:
     one, other = enter(way), enter(way)
     for key in (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32 - 1, 2**32):

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockNotAcquired, PgAdvisoryLockTimeout
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import DRIVERS, EACH_LIBRARY, Actor, sqlalchemy_url
+from tests.integration.advisory.actors import SYNC_DRIVERS, Actor, sqlalchemy_url
 from tests.integration.advisory.observer import Observer
 from tests.support.postgres import Postgres
 
@@ -25,7 +25,7 @@ Enter = Callable[..., Actor]
 Meanwhile = Callable[..., "Future[Any]"]
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", [*SYNC_DRIVERS, "asyncpg"])
 def test_holders_and_waiters_of_this_key_and_no_other(
     enter: Enter, driver: str, meanwhile: Meanwhile, observer: Observer
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_role_that_may_not_look_still_locks(conninfo: str) -> None:
             admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-@pytest.mark.parametrize("way", EACH_LIBRARY)
+@pytest.mark.parametrize("way", ["psycopg-session", "pg8000-session", "asyncpg-session"])
 def test_since_does_not_depend_on_how_the_session_shows_times(enter: Enter, way: str, observer: Observer) -> None:
     holder, one = enter(), enter(way)
     holder.lock()

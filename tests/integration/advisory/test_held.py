@@ -10,14 +10,14 @@ from sqlalchemy.exc import DBAPIError
 
 from pg_advisory_lock import PgAdvisoryLockLost, PgAdvisoryLockTimeout, PgAdvisoryLockWarning
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import EACH_DRIVER, EACH_LIBRARY, SYNC_AND_ASYNC, Actor
+from tests.integration.advisory.actors import EACH_LIBRARY, SYNC_AND_ASYNC, Actor
 from tests.integration.advisory.observer import Observer
 
 pytestmark = pytest.mark.integration
 Enter = Callable[..., Actor]
 
 
-@pytest.mark.parametrize("way", EACH_DRIVER)
+@pytest.mark.parametrize("way", EACH_LIBRARY)
 def test_a_block_is_guarded_and_the_lock_outlives_it_until_the_transaction_ends(enter: Enter, way: str) -> None:
     one, other = enter(way), enter(way)
     with one.counting() as statements, one.held():
@@ -31,7 +31,6 @@ def test_a_block_is_guarded_and_the_lock_outlives_it_until_the_transaction_ends(
         pass
 
 
-@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_an_end_of_the_transaction_inside_is_told(enter: Enter, way: str, end: str) -> None:
     one = enter(way)
@@ -46,7 +45,7 @@ def test_another_transaction_after_a_commit_is_not_taken_for_the_first(enter: En
         one.lock()
 
 
-@pytest.mark.parametrize("way", EACH_LIBRARY)
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_a_commit_behind_sqlalchemy_s_back_is_told(enter: Enter, way: str) -> None:
     one = enter(way)
     with pytest.raises(PgAdvisoryLockLost, match="another one is open now"), one.held():
@@ -131,7 +130,7 @@ def test_the_block_s_own_error_comes_out_as_it_is(enter: Enter, way: str) -> Non
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("way", "end"),
-    [*((way, "terminated") for way in EACH_DRIVER), ("psycopg-session", "idle"), ("pg8000-session", "idle")],
+    [*((way, "terminated") for way in EACH_LIBRARY), ("psycopg-session", "idle")],
 )
 def test_a_connection_that_was_lost_inside_is_told_by_the_check(
     enter: Enter, way: str, end: str, observer: Observer
@@ -151,7 +150,7 @@ def test_a_connection_that_was_lost_inside_is_told_by_the_check(
 
 # As above.
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("way", EACH_LIBRARY)
+@pytest.mark.parametrize("way", ["psycopg-session", "pg8000-session"])
 def test_a_connection_that_was_lost_inside_is_told_though_the_block_hid_it(
     enter: Enter, way: str, observer: Observer
 ) -> None:
@@ -168,7 +167,6 @@ def test_a_connection_that_was_lost_inside_is_told_though_the_block_hid_it(
     assert not other.can_lock()
 
 
-@pytest.mark.parametrize("way", EACH_LIBRARY)
 def test_an_error_that_the_block_hid_is_told_by_the_check(enter: Enter, way: str) -> None:
     one = enter(way)
     with pytest.raises(DBAPIError) as caught, one.held(), pytest.raises(DBAPIError):

@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockNotAcquired, PgAdvisoryLockTimeout, PgAdvisoryLockWarning
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import DRIVERS, Actor, sqlalchemy_url
+from tests.integration.advisory.actors import SYNC_DRIVERS, Actor, sqlalchemy_url
 from tests.integration.advisory.observer import Observer
 
 pytestmark = pytest.mark.integration
@@ -107,7 +107,7 @@ def test_a_scoped_session_is_the_session_of_its_scope(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("way", "options"),
     [
-        *((f"{driver}-connection", {"stream_results": True}) for driver in DRIVERS),
+        *((f"{driver}-connection", {"stream_results": True}) for driver in (*SYNC_DRIVERS, "asyncpg")),
         ("psycopg-connection", {"yield_per": 10}),
     ],
     ids=str,

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from pg_advisory_lock import PgAdvisoryLockError, PgAdvisoryLockLost
-from tests.integration.advisory.actors import DRIVERS, Actor
+from tests.integration.advisory.actors import SYNC_DRIVERS, Actor
 from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.integration
@@ -42,7 +42,7 @@ def prepare(actor: Actor) -> None:
     actor.do(actor.handle.run_sync(lambda session: session.prepare()) if actor.is_async else actor.handle.prepare())
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", [*SYNC_DRIVERS, "asyncpg"])
 def test_a_block_that_prepared_is_told_and_the_transaction_can_be_rolled_back(one: Actor, other: Actor) -> None:
     with one.counting() as statements, pytest.raises(PgAdvisoryLockLost, match=r"call prepare\(\) after"), one.held():
         prepare(one)
