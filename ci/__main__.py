@@ -12,10 +12,12 @@ from types import FrameType
 
 from ci import in_ci
 from ci.environments import CannotMake
-from ci.kinds import FAST, KINDS, Options, Outcome, main_environment, outcomes
+from ci.kinds import DEPTH, FAST, KINDS, USUAL, Options, Outcome, main_environment, outcomes
 from ci.tally import Tally, total
 
-HELP = """kinds:
+HELP = """without a KIND: the whole breadth, each thing once; at most 15 minutes on two processors
+
+kinds:
   lint         ruff: rules and format
   types        mypy --strict
   unit         pure, milliseconds each
@@ -24,14 +26,22 @@ HELP = """kinds:
   faults       processes and servers killed, stopped, wedged
   artifact     the built dislock.pyz on every interpreter found
   image        the container image; needs a Docker engine
+  docs         build/docs: the documents as a site
   demo         build/demo: the product on a server of its own
+
   minimum      unit and integration with the oldest dependencies allowed, on the oldest Python
-  pythons      unit and integration on the oldest and the newest other Python found
-  fast         lint, types, unit, integration, simulation, without the tests marked slow
+  pythons      what differs between Pythons, on the newest one found
+  cluster      failovers of a real Patroni cluster
+  benchmarks   benchmarks/run --quick: each figure once, to see that it can be had
+
+  fast         lint, types, unit, integration, simulation, without the tests marked slow; at most 3 minutes
+  all          every kind, with 10,000 simulated histories in place of 2,000; at most 35 minutes
 
 environment:
   DISLOCK_TEST_PYTHONS  more interpreters: paths separated by colons or blanks
+  DISLOCK_TEST_CLUSTER  the folder of a Patroni cluster, for cluster
   TEST_DATABASE_URL     a PostgreSQL to use in place of the embedded one
+  SIMULATION_HISTORIES  how many simulated histories to run
   CI=true               what this machine cannot run is a failure and not a skip
 """
 
@@ -53,6 +63,8 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted")
         tallies.append(Tally(failed=1))
+    if kinds == list(USUAL):
+        print(f"left to `ci/test all`: {', '.join(DEPTH)}")
     whole = total(tallies)
     print(whole, flush=True)
     return 1 if whole.failed else 0
@@ -71,11 +83,12 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Options]:
     )
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=argparse.SUPPRESS)
     asked = parser.parse_args(own).kinds
-    if unknown := [kind for kind in asked if kind not in ("fast", *KINDS)]:
-        parser.error(f"no such kind: {unknown[0]}; there are fast, {', '.join(KINDS)}")
-    fast = "fast" in asked
-    wanted = {*asked, *(FAST if fast else ())} if asked else set(KINDS)
-    return [kind for kind in KINDS if kind in wanted], Options(fast=fast, pytest=tuple(extra))
+    groups = {"fast": FAST, "all": KINDS}
+    if unknown := [kind for kind in asked if kind not in (*groups, *KINDS)]:
+        parser.error(f"no such kind: {unknown[0]}; there are {', '.join((*groups, *KINDS))}")
+    wanted = {name for kind in asked for name in groups.get(kind, (kind,))} or set(USUAL)
+    options = Options(fast="fast" in asked, deep="all" in asked, pytest=tuple(extra))
+    return [kind for kind in KINDS if kind in wanted], options
 
 
 def _tell(outcome: Outcome, seconds: float) -> Tally:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci import pythons
@@ -16,14 +16,20 @@ from ci.tally import Tally, read_junit
 
 #: The folders under tests/, in the order in which they run: what fails soonest comes first.
 FOLDERS = ("unit", "integration", "simulation", "faults", "artifact", "image")
-KINDS = ("lint", "types", *FOLDERS, "demo", "minimum", "pythons")
+#: What `ci/test` runs: the whole breadth, each thing once.
+USUAL = ("lint", "types", *FOLDERS, "docs", "demo")
+#: What `ci/test all` adds: other Pythons, what a machine seldom has, and figures.
+DEPTH = ("minimum", "pythons", "cluster", "benchmarks")
+KINDS = (*USUAL, *DEPTH)
 FAST = ("lint", "types", "unit", "integration", "simulation")
+#: Simulated histories; SIMULATION_HISTORIES asks for another number.
+HISTORIES, MORE_HISTORIES = 2_000, 10_000
 LIMIT_SECONDS = 1500.0
 #: A test that hangs fails, and the others go on.
 TEST_SECONDS = 180
 #: Tests against a server mostly wait, so more of them than processors run at once. Those of faults and artifacts load
 #: the machine or measure time, and run one after another.
-AT_ONCE = {"integration": 4}
+AT_ONCE = {"unit": 2, "integration": 4}
 #: pytest exits with this when it collected nothing.
 NO_TESTS = 5
 
@@ -40,8 +46,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Options:
-    fast: bool
-    pytest: tuple[str, ...]
+    fast: bool = False
+    """Without the tests marked slow."""
+    deep: bool = False
+    """With as many simulated histories as CI runs."""
+    pytest: tuple[str, ...] = ()
 
 
 def main_environment() -> Environment:
@@ -54,9 +63,12 @@ def outcomes(kind: str, options: Options) -> Iterator[Outcome]:
         "lint": _lint,
         "types": _types,
         "image": _image,
+        "docs": _docs,
         "demo": _demo,
         "minimum": _minimum,
         "pythons": _pythons,
+        "cluster": _cluster,
+        "benchmarks": _benchmarks,
     }
     if kind in special:
         yield from special[kind](options)
@@ -90,7 +102,7 @@ def _folder(kind: str, python: Path, options: Options, label: str = "") -> Itera
 def _pytest(name: str, python: Path, folders: Sequence[str], options: Options) -> Outcome:
     report = LOGS / f"{name}-{os.getpid()}.xml"
     selection = ["-m", "not slow"] if options.fast else []
-    at_once = max(AT_ONCE.get(Path(folder).name, 0) for folder in folders)
+    at_once = max(AT_ONCE.get(Path(folder).parts[1], 0) for folder in folders)
     command = [
         *(str(python), "-m", "pytest", *folders, "-v", "--color=no", f"--junitxml={report}"),
         *(
@@ -103,8 +115,9 @@ def _pytest(name: str, python: Path, folders: Sequence[str], options: Options) -
             *options.pytest,
         ),
     ]
+    histories = os.environ.get("SIMULATION_HISTORIES") or str(MORE_HISTORIES if options.deep else HISTORIES)
     try:
-        code, log = run(name, command, LIMIT_SECONDS)
+        code, log = run(name, command, LIMIT_SECONDS, {"SIMULATION_HISTORIES": histories})
         tally = read_junit(report) if report.exists() else Tally()
     except Overdue as overdue:
         return Outcome(name, Tally(failed=1), trouble=str(overdue))
@@ -127,8 +140,32 @@ def _image(options: Options) -> Iterator[Outcome]:
             yield from _folder("image", python, options)
 
 
+def _docs(_: Options) -> Iterator[Outcome]:
+    if (ROOT / "build" / "docs").exists():
+        yield _check("docs", ["build/docs"])
+
+
 def _demo(_: Options) -> Iterator[Outcome]:
     yield _check("demo", ["build/demo"])
+
+
+def _cluster(options: Options) -> Iterator[Outcome]:
+    if not any((ROOT / "tests" / "cluster").rglob("test_*.py")):
+        return
+    if os.environ.get("DISLOCK_TEST_CLUSTER"):
+        yield from _folder("cluster", main_environment().interpreter, options)
+    else:
+        lack = "DISLOCK_TEST_CLUSTER does not name the folder of a Patroni cluster (tests/cluster says how to make one)"
+        yield Outcome("cluster", Tally(), lack=lack)
+
+
+def _benchmarks(_: Options) -> Iterator[Outcome]:
+    if not (ROOT / "dist" / "dislock.pyz").exists():
+        built = _check("benchmarks", ["build/pyz"])
+        if built.trouble:
+            yield built
+            return
+    yield _check("benchmarks", ["benchmarks/run", "--quick"])
 
 
 def _minimum(options: Options) -> Iterator[Outcome]:
@@ -138,33 +175,42 @@ def _minimum(options: Options) -> Iterator[Outcome]:
         yield Outcome("minimum", Tally(), lack=f"{_version(pythons.SUPPORTED[0])} is not on this machine")
         return
     floors = tuple(floors_of((ROOT / "pyproject.toml").read_text()))
-    yield from _other("minimum", Environment(".venv-minimum", oldest.path, (*_FOR_TESTS, *floors)), options)
+    environment = Environment(".venv-minimum", oldest.path, (*_FOR_TESTS, *floors))
+    yield from _other("minimum", environment, ("tests/unit", "tests/integration"), options)
 
 
 def _pythons(options: Options) -> Iterator[Outcome]:
-    """The oldest and the newest other Python; the oldest one also gets the oldest series of SQLAlchemy."""
+    """What differs between Pythons, on the newest one; ``minimum`` has the oldest, and the artifact is run on all."""
     found = {p.version: p for p in pythons.find() if p.native}
     for version in pythons.SUPPORTED:
         if version not in found:
             where = "not found on PATH, in pyenv or in DISLOCK_TEST_PYTHONS"
             yield Outcome(f"python{version[0]}.{version[1]}", Tally(), lack=where)
     own = pythons.probe(str(main_environment().interpreter))
-    others = [p for version, p in sorted(found.items()) if own is None or version != own.version]
-    for other in dict.fromkeys([*others[:1], *others[-1:]]):
-        yield from _other(f"python{other.name}", Environment(f".venv-{other.name}", other.path, _FOR_TESTS), options)
+    if found and (own is None or max(found) > own.version):
+        newest = found[max(found)]
+        environment = Environment(f".venv-{newest.name}", newest.path, _FOR_TESTS)
+        yield from _other(f"python{newest.name}", environment, VARYING, options)
 
 
+#: Where Pythons differ: threads, event loops, forks, signals, and what the drivers of databases make of them.
+VARYING = (
+    "tests/unit",
+    "tests/integration/advisory",
+    "tests/integration/cli",
+    "tests/integration/library",
+    "tests/integration/process",
+)
 _FOR_TESTS = ("--editable", ".", "--group", "test")
 
 
-def _other(name: str, environment: Environment, options: Options) -> Iterator[Outcome]:
+def _other(name: str, environment: Environment, folders: Sequence[str], options: Options) -> Iterator[Outcome]:
     try:
         environment.make(installer=main_environment().interpreter)
     except CannotMake as failure:
         yield Outcome(name, Tally(failed=1), trouble=str(failure))
         return
-    folders = [f"tests/{kind}" for kind in ("unit", "integration") if (ROOT / "tests" / kind).is_dir()]
-    yield _pytest(name, environment.interpreter, folders, Options(fast=True, pytest=options.pytest))
+    yield _pytest(name, environment.interpreter, folders, replace(options, fast=True))
 
 
 def floors_of(pyproject: str) -> list[str]:

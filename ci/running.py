@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ci.environments import ROOT, clean_environ
@@ -23,8 +23,8 @@ class Overdue(Exception):  # noqa: N818 - a limit that was reached, and no fault
     """The command took longer than it may."""
 
 
-def run(name: str, command: Sequence[str], limit: float) -> tuple[int, Path]:
-    """Returns the exit code and the log; raises ``Overdue`` after ``limit`` seconds."""
+def run(name: str, command: Sequence[str], limit: float, environ: Mapping[str, str] | None = None) -> tuple[int, Path]:
+    """Returns the exit code and the log; raises ``Overdue`` after ``limit`` seconds. ``environ`` comes on top."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
     # A file of its own: another run in this checkout may still write to the one of that name.
@@ -33,7 +33,7 @@ def run(name: str, command: Sequence[str], limit: float) -> tuple[int, Path]:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=clean_environ(),
+            env=clean_environ() | dict(environ or {}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

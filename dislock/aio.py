@@ -14,10 +14,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from dislock.context import LockContext
-from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, LeaseLostError, Loss
-from dislock.protocol.acquisition import Protocol
-from dislock.request import Planned, crashed, normalize_strategies
+from dislock.protocol.acquisition import Acquisition
+from dislock.request import Request, normalize_strategies
 from dislock.view import View
 
 __all__ = ["LeaseLock", "LockSession", "ScheduleLock", "acquire_locks", "build_locks", "with_locks"]
@@ -37,99 +36,79 @@ class AcquiredLocks:
     """
 
     def __init__(self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False) -> None:
-        self._planned = Planned(context, strategies, jitter=jitter)
+        self._request = Request(context, strategies, jitter=jitter)
         self._keeper: asyncio.Task[None] | None = None
         self._leaving = False
-        self._reported = False
 
     async def __aenter__(self) -> LockSession:
         from dislock.drivers.aio import Leave, Tasks
 
-        self._protocol = self._planned.begin()
-        self._driver = Tasks(self._planned.database, self._planned.context.table_parts)
+        acquisition = self._acquisition = self._request.begin()
+        self._driver = Tasks(self._request.database, self._request.context.table_parts)
         self._leave = Leave()
-        self._lost: asyncio.Event | None = None
+        lost: asyncio.Event | None = None
         try:
-            await self._driver.run(self._protocol.acquire())
-            if self._protocol.lease:
-                if not self._planned.continues:
-                    self._lost = asyncio.Event()
+            await self._driver.run(acquisition.acquire())
+            if acquisition.lease:
                 await self._begin_keeping()
+                if not self._request.continues:
+                    event = lost = asyncio.Event()
+                    acquisition.on_loss(lambda _: event.set())
         except BaseException:
             # Cancelled between two steps: what is still held is held for nobody.
             await self._stop_keeping()
-            await self._driver.run(self._protocol.release(started=False))
+            await self._driver.run(acquisition.release(started=False))
             raise
-        # A loop that was busy since may have come too late: nothing is begun on a lease whose time is up.
-        if self._protocol.lease and (overdue := self._protocol.lease.overdue(clock())):
-            self._protocol.loss = overdue
-            self._report(overdue)
-        return LockSession(self._protocol, self._lost)
+        return LockSession(acquisition, lost)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._planned.forked:
+        if self._request.forked:
             return
         cancelled = await self._stop_keeping()
-        loss = await self._driver.run(self._protocol.release())
-        if loss:
-            self._report(loss, over=True)
+        await self._driver.run(self._acquisition.release(succeeded=error is None and cancelled is None))
         if cancelled:
             raise cancelled
-        self._planned.check(loss, error)
+        self._acquisition.check(error)
 
     async def _begin_keeping(self) -> None:
         entered = asyncio.current_task()
         while self._keeper is None or self._keeper.cancelled():
-            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._protocol, entered))
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(entered))
             # A task that is cancelled before its first step never hears of it.
             await asyncio.sleep(0)
 
     async def _stop_keeping(self) -> asyncio.CancelledError | None:
         """Ends the renewals. A cancellation meanwhile is returned, because it has to wait for the release."""
-        cancelled: asyncio.CancelledError | None = None
-        if self._keeper:
-            self._leaving = True
-            self._leave.request()
-            while not self._keeper.done():
-                try:
-                    await asyncio.wait({self._keeper})
-                except asyncio.CancelledError as again:
-                    cancelled = again
-        return cancelled
+        if self._keeper is None:
+            return None
+        self._leaving = True
+        self._leave.request()
+        return await ended(self._keeper)
 
-    async def _keep(self, protocol: Protocol, entered: asyncio.Task[Any] | None) -> None:
+    async def _keep(self, entered: asyncio.Task[Any] | None) -> None:
         """Renews until the block is left; ``entered`` is the task that entered it."""
+        acquisition = self._acquisition
         while True:
-            loss, fault = await self._renew(protocol)
+            loss, fault = await self._renew(acquisition)
             # An event loop does not work on in a forked child, and the lease is the parent's.
-            if self._leaving or self._planned.forked:
+            if self._leaving or self._request.forked or loss:
                 return
             if not isinstance(fault, asyncio.CancelledError) or entered is None or entered.done():
                 break
             # Whoever ends a program cancels all tasks of its loop, and the block's clean-up still needs its lease.
             entered.add_done_callback(lambda _: self._leave.request())
-        if fault:
-            loss = protocol.loss = crashed(fault, self._planned.context.lease_key)
-            await self._driver.close()
-        if loss:
-            self._report(loss)
+        acquisition.fail(f"its renewal failed: {fault!r}")
+        await self._driver.close()
 
-    async def _renew(self, protocol: Protocol) -> tuple[Loss | None, BaseException | None]:
+    async def _renew(self, acquisition: Acquisition) -> tuple[Loss | None, BaseException | None]:
         """The loss that ended the renewals, or what else did."""
         try:
-            loss = await self._driver.run(protocol.keep(), self._leave)
+            loss = await self._driver.run(acquisition.keep(), self._leave)
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it must end as a loss, never as silence
             return None, error
         return loss, None if loss else asyncio.CancelledError("the task that entered the block has ended")
-
-    def _report(self, loss: Loss, *, over: bool = False) -> None:
-        if not self._reported:
-            self._reported = True
-            self._planned.report(loss, over=over)
-            if self._lost:
-                self._lost.set()
 
 
 class ScheduleLock(AcquiredLocks):
@@ -164,7 +143,7 @@ def with_locks(
 
     When the lease is lost the coroutine is cancelled and ``LeaseLostError`` is raised (not under CONTINUE). When the
     call is cancelled or times out, the coroutine has ended before the lease is freed. Raises ``ConfigurationError`` for
-    a generator function, and at the call for any other that makes no coroutine.
+    a generator function, and at the call for any other that returns no coroutine.
     """
     wanted = normalize_strategies(strategies)
 
@@ -189,7 +168,7 @@ def with_locks(
 def _unfit(function: Callable[..., Any]) -> ConfigurationError:
     name = getattr(function, "__qualname__", function)
     return ConfigurationError(
-        f"dislock.aio.with_locks cannot guard {name}, which is no coroutine function: use dislock.with_locks for an "
+        f"dislock.aio.with_locks cannot guard {name}, which is not a coroutine function: use dislock.with_locks for an "
         "ordinary one and acquire_locks inside a generator"
     )
 
@@ -228,13 +207,19 @@ def _raise_own(task: asyncio.Task[Any]) -> None:
 async def _cancel(task: asyncio.Task[Any]) -> None:
     """Cancels a task and waits until it has ended, however it ends and however often we are cancelled meanwhile."""
     task.cancel()
-    again: asyncio.CancelledError | None = None
+    cancelled = await ended(task)
+    if not task.cancelled():
+        task.exception()
+    if cancelled:
+        raise cancelled
+
+
+async def ended(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
+    """Waits until the task has ended, however often we are cancelled meanwhile; returns the last cancellation."""
+    cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError as cancelled:
-            again = cancelled
-    if not task.cancelled():
-        task.exception()
-    if again:
-        raise again
+        except asyncio.CancelledError as again:
+            cancelled = again
+    return cancelled

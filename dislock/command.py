@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dislock.context import LockContext
 from dislock.errors import LEASE_LOST_EXIT_CODE
 from dislock.holding import Holding
+from dislock.process.ending import die_of_interrupt
 from dislock.process.environment import current_environment
-from dislock.process.runner import Beginning, Interrupted, NotStarted, supervise
-from dislock.process.signals import die_of_interrupt
+from dislock.process.outcomes import NeverBegan, NotStarted, Stop
+from dislock.process.runner import Run
 
 if TYPE_CHECKING:
-    from dislock.process.runner import Signals
+    from dislock.process.signals import Signals
 
 logger = logging.getLogger("dislock")
 
-#: Names that describe our locks alone: what an outer dislock said of its own is not passed on as ours.
+#: Names that describe our locks alone. Those of an outer dislock are not passed on.
 _OURS = (b"DISLOCK_LOCK_KEY", b"DISLOCK_OWNER", b"DISLOCK_SLOT", b"DISLOCK_FENCING_TOKEN")
 
 
@@ -28,78 +29,81 @@ def run_with_locks(command: Sequence[str], context: LockContext, strategies: Ite
     128+N for a death by signal N, 127 for a command that was not found and 126 for one that cannot be executed (the
     slot is then given back), 75 when the lease was lost under ``LeaseLossPolicy.TERMINATE``: the command was sent
     SIGTERM, and SIGKILL before the row ended. Raises ``LockNotAcquiredError`` when a lock is held by another, and what
-    ``acquire_locks`` raises. No signal handler is installed; an exception while waiting (KeyboardInterrupt) ends the
+    ``acquire_locks`` raises. No signal handler is installed; an exception while waiting (KeyboardInterrupt) stops the
     command (SIGTERM, ``kill_grace_seconds``, SIGKILL), frees the locks and is raised again. If it came before the
     command had begun, the command never runs and the slot is given back.
     """
-    if isinstance(command, (str, bytes)) or not command:
-        raise ValueError("command must be a sequence of the program and its arguments")
+    run = Run(command, kill_grace=context.kill_grace_seconds)
     holding = Holding(context, strategies, supervised=True)
     environment = current_environment()
-    beginning = Beginning()
     held = False
     try:
         held = holding.acquire()
-        return run_held(holding, command, environment, None, beginning)
+        return _supervise(run, holding, environment)[0]
     except BaseException:
         if held:
-            # It may have come before anybody else could see to that; a second time changes nothing.
-            holding.release(started=beginning.happened)
+            # The exception may have come before the release below. A second release changes nothing.
+            holding.release(started=run.begun)
         raise
 
 
-def run_held(
-    holding: Holding,
-    command: Sequence[str],
-    environment: Mapping[bytes, bytes],
-    signals: Signals | None,
-    beginning: Beginning | None = None,
-) -> int:
-    """Runs a command under locks that are held, frees them, and returns the exit code of the whole.
+def run_held(holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals) -> int:
+    """Runs the command of a command line under locks that are held, frees them, and returns the exit code.
 
-    The slot stays taken only if the command has begun, which ``beginning`` tells the caller too. On the command line
-    (``signals`` given) a command that died by Ctrl-C ends this process in the same way.
+    Where the command died by Ctrl-C, this process ends in the same way.
     """
-    beginning = beginning or Beginning()
-    interrupted = False
-    try:
-        ended = supervise(
-            command,
-            environment=command_environment(holding, environment),
-            signals=signals,
-            subscribe=None if holding.planned.continues else holding.on_loss,
-            kill_grace=holding.planned.context.kill_grace_seconds,
-            beginning=beginning,
-        )
-        code, interrupted = ended.code, ended.interrupted
-    except NotStarted as error:
-        logger.error("%s", error)  # noqa: TRY400 - an operator needs the sentence, not where it was raised
-        code = error.code
-    except Interrupted as error:
-        code = 128 + error.number
-    finally:
-        loss = holding.release(started=beginning.happened)
-    if loss and not holding.planned.continues:
-        return LEASE_LOST_EXIT_CODE
-    if interrupted and signals is not None:
+    run = Run(command, signals=signals, kill_grace=holding.request.context.kill_grace_seconds)
+    code, interrupted = _supervise(run, holding, environment)
+    if interrupted:
         die_of_interrupt()
     return code
 
 
+def exit_code(reason: NeverBegan) -> int:
+    """The exit code for a command that never began. The log says why, unless a signal asked for it."""
+    if isinstance(reason, NotStarted):
+        logger.error("%s", reason)
+    return reason.code
+
+
 def command_environment(holding: Holding, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """``environment`` with what a command is told of its locks, and nothing of the locks of an outer run.
+    """``environment`` with the variables that describe the command's locks, and without those of an outer run.
 
     That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN``, and, with the strategy schedule,
     ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is known), in UTC.
     """
-    context, slot = holding.planned.context, holding.slot
-    told = {
+    context, slot = holding.request.context, holding.slot
+    described = {
         "DISLOCK_LOCK_KEY": context.lock_key,
         "DISLOCK_OWNER": context.owner,
         "DISLOCK_FENCING_TOKEN": str(holding.fencing_token),
     }
     if slot:
-        told["DISLOCK_SLOT"] = (slot.tick or slot.expires).strftime("%Y-%m-%dT%H:%M:%SZ")
+        described["DISLOCK_SLOT"] = (slot.tick or slot.expires).strftime("%Y-%m-%dT%H:%M:%SZ")
     # UTF-8 whatever the locale: a key must look the same to a command on every host.
     others = {name: value for name, value in environment.items() if name not in _OURS}
-    return others | {name.encode(): value.encode() for name, value in told.items()}
+    return others | {name.encode(): value.encode() for name, value in described.items()}
+
+
+def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -> tuple[int, bool]:
+    """The exit code of a run under locks, which are freed, and whether the command died by Ctrl-C.
+
+    The slot stays taken only if the command has begun.
+    """
+    code, interrupted = -1, False
+
+    def stop_on_loss(stop: Callable[[Stop], None]) -> None:
+        holding.on_loss(lambda loss: stop(Stop(loss.grace)))
+
+    try:
+        ended = run.to_its_end(
+            command_environment(holding, environment), None if holding.request.continues else stop_on_loss
+        )
+        code, interrupted = ended.code, ended.interrupted
+    except NeverBegan as reason:
+        code = exit_code(reason)
+    finally:
+        loss = holding.release(started=run.begun, succeeded=code == 0)
+    if (loss and not holding.request.continues) or holding.acquisition.sealed is False:
+        return LEASE_LOST_EXIT_CODE, False
+    return code, interrupted

@@ -38,6 +38,10 @@ class LockNotAcquiredError(DislockError):
         self.expires_at = expires_at
 
 
+class LockWaitEndedError(LockNotAcquiredError):
+    """Somebody else still held the lock when the time to wait for it was over (``LockContext.wait_seconds``)."""
+
+
 class SlotOverError(LockNotAcquiredError, ConfigurationError):
     """The slot had ended by the database's clock before it could be taken, so nothing would have been locked."""
 
@@ -45,14 +49,15 @@ class SlotOverError(LockNotAcquiredError, ConfigurationError):
 class UnknownOutcomeError(DislockError):
     """The answer to an acquisition was lost, and the row now names this very owner.
 
-    It may be ours or a namesake's, so nothing is run and nothing is freed: the row ends by itself.
+    It may be ours or that of a process with the same owner string, so nothing is run and nothing is freed: the row
+    ends by itself.
     """
 
 
 class LossReason(Enum):
     """Why a lease is no longer held."""
 
-    TAKEN = "taken"  #: the row names another owner, or another acquisition by a namesake
+    TAKEN = "taken"  #: the row names another owner, or another acquisition under the same owner string
     REMOVED = "removed"  #: the row is gone
     EXPIRED = "expired"  #: the row ended by the database's clock before it was renewed
     UNCONFIRMED = "unconfirmed"  #: no renewal was confirmed in time, whatever the cause
@@ -68,6 +73,10 @@ class Loss:
     reason: LossReason
     sentence: str
     grace: float = 0.0
+
+
+class NotSealedError(DislockError):
+    """The block succeeded under its lease, but its slot could not be sealed: another host may run the tick again."""
 
 
 class LeaseLostError(DislockError):

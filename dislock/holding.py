@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable
 
 from dislock.context import LockContext
 from dislock.drivers.clock import clock
-from dislock.errors import DislockError, Loss, LossReason
-from dislock.protocol.acquisition import Protocol
+from dislock.errors import DislockError, Loss
+from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.schedule import Slot
-from dislock.request import Planned, crashed
+from dislock.request import Request
 
 #: Seconds that the renewing thread has to end when its block is left.
 STOP_SECONDS = 3.0
 
 
 class Holding:
-    """One acquisition of a set of locks. All of the synchronous interface is made of this."""
+    """Carries one acquisition out. All of the synchronous interface is made of this; its rules are the protocol's."""
 
     def __init__(
         self,
@@ -29,35 +29,32 @@ class Holding:
         started: float | None = None,
     ) -> None:
         """``supervised``: a command will be stopped on a loss, which must fit in before the row ends."""
-        self.planned = Planned(context, strategies, supervised=supervised, jitter=jitter)
+        self.request = Request(context, strategies, supervised=supervised, jitter=jitter)
         from dislock.drivers.threads import Leave, Threads
 
-        self._driver = Threads(self.planned.database, context.table_parts)
+        self._driver = Threads(self.request.database, context.table_parts)
         self._leave_acquiring, self._leave_keeping = Leave(), Leave()
         self._started = started
-        self._protocol: Protocol | None = None
+        self._acquisition: Acquisition | None = None
         self._keeper: threading.Thread | None = None
-        self._reporting = threading.Lock()
-        self._listeners: list[Callable[[Loss], None]] = []
-        self._reported: Loss | None = None
         self._interrupt: BaseException | None = None
 
     @property
-    def protocol(self) -> Protocol:
-        assert self._protocol is not None, "not acquired"
-        return self._protocol
+    def acquisition(self) -> Acquisition:
+        assert self._acquisition is not None, "not acquired"
+        return self._acquisition
 
     @property
     def fencing_token(self) -> int | None:
-        return self.protocol.token
+        return self.acquisition.token
 
     @property
     def slot(self) -> Slot | None:
-        return self.protocol.slot
+        return self.acquisition.slot
 
     @property
     def loss(self) -> Loss | None:
-        return self._reported
+        return self.acquisition.loss
 
     def request_leave(self) -> None:
         """Makes a pending ``acquire`` give everything back and return False; from any thread."""
@@ -69,51 +66,44 @@ class Holding:
         Raises ``LockNotAcquiredError``, ``ConfigurationError``, ``DatabaseUnavailableError`` or
         ``UnknownOutcomeError``; nothing is held then.
         """
-        self._protocol = self.planned.begin(self._started)
+        self._acquisition = self.request.begin(self._started)
         try:
-            held = self._driver.run(self._protocol.acquire(), self._leave_acquiring)
-            if held and self._protocol.lease:
+            held = self._driver.run(self._acquisition.acquire(), self._leave_acquiring)
+            if held and self._acquisition.lease:
                 self._begin_keeping()
         except BaseException:
-            # Interrupted between two steps, or no thread to be had: what is still held is held for nobody.
+            # Interrupted between two steps, or no thread could be started: what is still held is held for nobody.
             if self._stop_keeping():
-                self._driver.run(self._protocol.release(started=False))
+                self._driver.run(self._acquisition.release(started=False))
             raise
         return held
 
     def on_loss(self, listener: Callable[[Loss], None]) -> None:
-        """Calls back once when the lease is lost, from the renewing thread, or now if it is lost already."""
-        # On a busy machine the renewing thread may not have run since: nothing is begun on a lease whose time is up.
-        lease = self.protocol.lease
-        if lease and (overdue := lease.overdue(clock())):
-            self._report(overdue)
-        with self._reporting:
-            if not self._reported:
-                self._listeners.append(listener)
-                return
-        listener(self._reported)
+        """Calls ``listener`` once when the lease is lost, from the renewing thread, or now if it is lost already."""
+        self.acquisition.on_loss(listener)
 
-    def release(self, *, started: bool = True) -> Loss | None:
+    def release(self, *, started: bool = True, succeeded: bool = False) -> Loss | None:
         """Frees the lease, and says if it was lost; in a forked child it does nothing.
 
-        ``started=False``: nothing was started, so the slot is given back too. At most 5 seconds.
+        ``started=False``: nothing was started, so the slot is given back too. ``succeeded``: the work succeeded, which
+        seals a slot that is consumed by success. At most 5 seconds, or until the lease's stop time for a seal.
         """
-        if self.planned.forked:
+        if self.request.forked:
             return None
-        if not self._stop_keeping():
-            self._report(Loss(LossReason.UNCONFIRMED, "the lease was lost: its renewal could not be stopped"))
-        elif loss := self._driver.run(self.protocol.release(started=started)):
-            self._report(loss, over=True)
+        if self._stop_keeping():
+            self._driver.run(self.acquisition.release(started=started, succeeded=succeeded))
+        else:
+            self.acquisition.fail("its renewal could not be stopped", succeeded=succeeded)
         if self._interrupt is not None:
             raise self._interrupt
-        return self._reported
+        return self.loss
 
     def _begin_keeping(self) -> None:
         self._keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
         try:
             self._keeper.start()
         except RuntimeError as error:
-            raise DislockError(f"no thread to be had for renewing the lease: {error}") from None
+            raise DislockError(f"no thread could be started for renewing the lease: {error}") from None
 
     def _stop_keeping(self) -> bool:
         """Whether nobody renews any more. What interrupts it (KeyboardInterrupt) has to wait for the release."""
@@ -135,20 +125,6 @@ class Holding:
 
     def _keep(self) -> None:
         try:
-            loss = self._driver.run(self.protocol.keep(), self._leave_keeping)
+            self._driver.run(self.acquisition.keep(), self._leave_keeping)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end as a loss, never as silence
-            loss = self.protocol.loss = crashed(error, self.planned.context.lease_key)
-        if loss:
-            self._report(loss)
-
-    def _report(self, loss: Loss, *, over: bool = False) -> None:
-        with self._reporting:
-            if self._reported:
-                return
-            self._reported = loss
-            listeners, self._listeners = self._listeners, []
-        # What a guarded block sees must be what its event and its error say.
-        self.protocol.loss = loss
-        self.planned.report(loss, over=over)
-        for listener in listeners:
-            listener(loss)
+            self.acquisition.fail(f"its renewal failed: {error!r}")

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from dislock.context import LockContext
-from dislock.errors import Loss
 from dislock.holding import Holding
 from dislock.request import normalize_strategies, refuse_deferred
 from dislock.view import View
@@ -20,15 +19,6 @@ R = TypeVar("R")
 
 class LockSession(View[threading.Event]):
     """What a guarded block sees of its locks; ``lease_lost`` is a ``threading.Event``."""
-
-    def __init__(self, holding: Holding, lease_lost: threading.Event | None) -> None:
-        super().__init__(holding.protocol, lease_lost)
-        self._holding = holding
-
-    @property
-    def loss(self) -> Loss | None:
-        """Why the lease was lost, or None. Known before ``lease_lost`` is set, whoever noticed it."""
-        return self._holding.loss
 
 
 class AcquiredLocks:
@@ -41,15 +31,16 @@ class AcquiredLocks:
         holding = self._holding
         holding.acquire()
         lost = None
-        if holding.protocol.lease and not holding.planned.continues:
+        if holding.acquisition.lease and not holding.request.continues:
             event = lost = threading.Event()
             holding.on_loss(lambda _: event.set())
-        return LockSession(holding, lost)
+        return LockSession(holding.acquisition, lost)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._holding.planned.check(self._holding.release(), error)
+        self._holding.release(succeeded=error is None)
+        self._holding.acquisition.check(error)
 
 
 class ScheduleLock(AcquiredLocks):
@@ -79,7 +70,7 @@ def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLo
     """All locks of the strategies in one context manager: schedule outermost, then lease.
 
     Waits a random time up to ``jitter_max_seconds`` first. Yields a ``LockSession``. When the lease is refused, the
-    slot taken moments before is given back. Losing a lease is told as by ``LeaseLock``.
+    slot taken moments before is given back. Losing a lease is reported as by ``LeaseLock``.
     """
     return AcquiredLocks(context, strategies, jitter=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import time
@@ -10,10 +9,12 @@ from collections.abc import Coroutine, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dislock.context import LeaseLossPolicy, LockContext
+from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext
 from dislock.drivers.clock import clock
-from dislock.errors import ConfigurationError, DislockError, LeaseLostError, Loss, LossReason
-from dislock.protocol.acquisition import Protocol
+from dislock.errors import ConfigurationError, DislockError
+from dislock.events import report
+from dislock.greenlets import refuse_greenlets
+from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.lease import Terms
 from dislock.protocol.plan import Plan, Senses, SlotPlan
 from dislock.protocol.schedule import Schedule, Slot
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 STRATEGIES = ("schedule", "lease")
 #: Bytes that PostgreSQL keeps of an application_name (NAMEDATALEN - 1).
 NAME_LENGTH = 63
-
-logger = logging.getLogger("dislock")
 
 
 def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
@@ -44,23 +43,27 @@ def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in STRATEGIES if name in wanted)
 
 
-class Planned:
-    """One acquisition, checked: a context, strategies, and the protocol once it has begun."""
+class Request:
+    """One acquisition, checked and not yet begun. No connection is opened here."""
 
     def __init__(
         self, context: LockContext, strategies: Iterable[str], *, supervised: bool = False, jitter: bool = False
     ) -> None:
+        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends."""
+        refuse_greenlets()
         self.context = context
         self.strategies = normalize_strategies(strategies)
         self.continues = context.lease_loss_policy is LeaseLossPolicy.CONTINUE
         self._supervised = supervised
         self._jitter = jitter
-        self._begun = False
+        self._process: int | None = None
         self._schedule: Schedule | None = None
         if "schedule" in self.strategies and context.next_run_time is None:
             if context.schedule is None:
                 raise ConfigurationError("the strategy schedule needs next_run_time or schedule")
             self._schedule = Schedule(context.schedule, context.time_zone)
+        if context.slot_consumed_by == "success" and self.strategies != STRATEGIES:
+            raise ConfigurationError(f"slot_consumed_by success {NEEDS_BOTH}")
         self._terms = self._make_terms() if "lease" in self.strategies else None
         # psycopg is loaded only for settings that are right so far.
         from dislock.drivers.targets import Database
@@ -79,18 +82,18 @@ class Planned:
             grace=context.kill_grace_seconds if self._supervised and not self.continues else None,
         )
 
-    def begin(self, started: float | None = None) -> Protocol:
-        """The protocol of this acquisition, once. ``started``: when the process started, by ``drivers.clock``."""
-        if self._begun:
+    def begin(self, started: float | None = None) -> Acquisition:
+        """The acquisition, once. ``started``: when the process started, by ``drivers.clock``."""
+        if self._process is not None:
             raise DislockError("this lock object was entered before: make a new one for each use")
-        self._begun = True
         self._process = os.getpid()
         context = self.context
         slot = None
         if "schedule" in self.strategies:
             moment = context.next_run_time
             given = None if moment is None else Slot(None, moment.astimezone(timezone.utc), None)
-            slot = SlotPlan(context.schedule_key, given, self._schedule, context.slot_tolerance_seconds)
+            by_success = context.slot_consumed_by == "success"
+            slot = SlotPlan(context.schedule_key, given, self._schedule, context.slot_tolerance_seconds, by_success)
         plan = Plan(
             targets=tuple(target.name for target in self.database.targets),
             owner=context.owner,
@@ -99,8 +102,11 @@ class Planned:
             delay=self._delay(),
             slot=slot,
             lease=self._terms,
+            wait=context.wait_seconds,
+            supervised=self._supervised,
+            continues=self.continues,
         )
-        return Protocol(plan, Senses(clock, time.time, random.random, logger.log))
+        return Acquisition(plan, Senses(clock, time.time, random.random, report))
 
     def _delay(self) -> float:
         longest = self.context.jitter_max_seconds if self._jitter else 0.0
@@ -119,28 +125,6 @@ class Planned:
         """Whether this is a copy, in a child process, of a lock that the parent holds."""
         return os.getpid() != self._process
 
-    def report(self, loss: Loss, *, over: bool = False) -> None:
-        """Says once, for whoever reads the log, that the lease was lost; ``over``: found when the work had ended."""
-        if self.continues:
-            consequence = "" if over else "; the work goes on without it"
-        elif self._supervised:
-            consequence = (
-                "; the command had ended by then, but another run may have overlapped with it"
-                if over
-                else "; the command is ended"
-            )
-        else:
-            consequence = ""
-        logger.log(logging.WARNING if self.continues else logging.ERROR, "%s%s", loss.sentence, consequence)
-
-    def check(self, loss: Loss | None, error: BaseException | None) -> None:
-        """Raises ``LeaseLostError`` for a block that seems to have succeeded on a lost lease.
-
-        An exception from the block is never masked.
-        """
-        if loss and error is None and not self.continues:
-            raise LeaseLostError(loss)
-
 
 def refuse_deferred(function: object, alternative: str, result: object = None) -> None:
     """Refuses to guard what runs only after its call has returned: the locks would be free by then.
@@ -158,9 +142,3 @@ def refuse_deferred(function: object, alternative: str, result: object = None) -
         f"with_locks cannot guard {getattr(function, '__qualname__', function)}: its body runs after the call; "
         f"use {alternative} for a coroutine function and acquire_locks inside a generator"
     )
-
-
-def crashed(error: BaseException, key: str) -> Loss:
-    """What it means that renewing ended by a fault of this program: the lease cannot be relied on."""
-    logger.debug("the renewal of %s failed", key, exc_info=error)
-    return Loss(LossReason.UNCONFIRMED, f"the lease {key} was lost: its renewal failed: {error!r}")

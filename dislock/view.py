@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from dislock.errors import Loss, LossReason
-from dislock.protocol.acquisition import Protocol
+from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.schedule import Slot
 
 Event = TypeVar("Event")
@@ -14,8 +14,8 @@ Event = TypeVar("Event")
 class View(Generic[Event]):
     """What a guarded block sees of its locks."""
 
-    def __init__(self, protocol: Protocol, lease_lost: Event | None) -> None:
-        self._protocol = protocol
+    def __init__(self, acquisition: Acquisition, lease_lost: Event | None) -> None:
+        self._acquisition = acquisition
         self.lease_lost = lease_lost
         """Set when the lease is lost; None without a lease and under ``LeaseLossPolicy.CONTINUE``."""
 
@@ -26,13 +26,13 @@ class View(Generic[Event]):
         Microseconds since 1970 by the database's clock at the acquisition. With a slot alone it assumes that this
         clock is not set back.
         """
-        assert self._protocol.token is not None, "a session exists only while its locks were taken"
-        return self._protocol.token
+        assert self._acquisition.token is not None, "a session exists only while its locks were taken"
+        return self._acquisition.token
 
     @property
     def loss(self) -> Loss | None:
-        """Why the lease was lost, or None."""
-        return self._protocol.loss
+        """Why the lease was lost, or None. Known before ``lease_lost`` is set."""
+        return self._acquisition.loss
 
     @property
     def loss_reason(self) -> LossReason | None:
@@ -42,4 +42,11 @@ class View(Generic[Event]):
     @property
     def slot(self) -> Slot | None:
         """The slot that was taken, or None without the strategy schedule."""
-        return self._protocol.slot
+        return self._acquisition.slot
+
+    def check(self) -> None:
+        """Raises ``LeaseLostError`` if the lease is lost, except under ``LeaseLossPolicy.CONTINUE``.
+
+        For the safe points of a long block: nothing interrupts it from outside. Does nothing without a lease.
+        """
+        self._acquisition.check()

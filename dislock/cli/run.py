@@ -52,11 +52,15 @@ def main(
 
 
 def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
-    from dislock.cli.settings import Help, Settings, load
+    from dislock.cli.settings import Help, Operation, Settings, Unanswerable, load
 
     settings = load(arguments)
     if isinstance(settings, Settings):
         return _run(settings, signals, environment)
+    if isinstance(settings, (Operation, Unanswerable)):
+        from dislock.cli.operate import operate
+
+        return operate(settings)
     from dislock.cli.output import write
     from dislock.cli.usage import usage, version
 
@@ -69,23 +73,29 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
 
     from dislock.cli.log import set_up_logging
     from dislock.drivers.clock import clock
-    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError
+    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError, LockWaitEndedError
+    from dislock.process.outcomes import NoThreadError
 
     started = clock()
     set_up_logging(settings.log_level, settings.context.url)
     logger = logging.getLogger("dislock")
     for notice in settings.notices:
         logger.warning(notice)
+    for hint in settings.hints:
+        logger.info(hint)
     try:
         return _under_locks(settings, signals, environment, started, logger)
+    except LockWaitEndedError as error:
+        logger.warning("%s", error)
+        return FAILURE if settings.skipped is None else settings.skipped
     except LockNotAcquiredError as error:
         # Somebody else runs the job: as it should be.
         logger.info("%s", error)
-        return 0
+        return settings.skipped or 0
     except ConfigurationError as error:
         logger.error("%s", error, exc_info=True)
         return USAGE
-    except DislockError as error:
+    except (DislockError, NoThreadError) as error:
         logger.error("%s", error, exc_info=True)
         return FAILURE
     except Exception as error:
@@ -94,7 +104,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
 
 
 def _unexpected(error: Exception) -> str:
-    # The text of an error nobody foresaw may hold a secret; that of the system does not.
+    # The text of an unexpected error may hold a secret; the system's own text does not.
     text = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
     return f"unexpected {type(error).__name__}{text}"
 
@@ -102,10 +112,11 @@ def _unexpected(error: Exception) -> str:
 def _under_locks(
     settings: Settings, signals: Signals, environment: Mapping[bytes, bytes] | None, started: float, logger: Logger
 ) -> int:
-    from dislock.command import run_held
+    from dislock.command import exit_code, run_held
     from dislock.errors import ConfigurationError
     from dislock.holding import Holding
     from dislock.process.environment import original_environment
+    from dislock.process.outcomes import Interrupted
 
     context = settings.context
     environment = original_environment() if environment is None else environment
@@ -114,34 +125,30 @@ def _under_locks(
     except ConfigurationError as error:
         # All else was checked before: it is the connection string.
         raise ConfigurationError(f"{settings.url_variable}: {error}") from None
-    signals.on_early(holding.request_leave)
+    signals.on_ending(holding.request_leave)
     logger.debug("asking for %s of %r as %s", ", ".join(settings.strategies), context.lock_key, context.owner)
     if not holding.acquire():
         # A signal is the only thing that asks to leave.
-        assert signals.received is not None
-        return 128 + signals.received
+        number = signals.asked()
+        assert number is not None
+        return exit_code(Interrupted(number))
     if settings.strategies == ("schedule",) and os.getpid() != 1:
-        return _become(holding, settings.command, environment, signals, logger)
+        return _become(holding, settings.command, environment, signals)
     return run_held(holding, settings.command, environment, signals)
 
 
-def _become(
-    holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals, logger: Logger
-) -> int:
-    """Let the command take the place of this process: a slot needs nobody to look after it.
+def _become(holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals) -> int:
+    """Replace this process by the command: a slot needs no care while the command runs.
 
     Not as PID 1, which has orphans to reap. Returns, with the slot given back, only when nothing was started.
     """
-    from dislock.command import command_environment
-    from dislock.process.runner import Interrupted, NotStarted, become
+    from dislock.command import command_environment, exit_code
+    from dislock.process.outcomes import NeverBegan
+    from dislock.process.runner import become
 
     try:
         become(command, command_environment(holding, environment), signals)
-    except NotStarted as error:
-        logger.error("%s", error)  # noqa: TRY400 - an operator needs the sentence, not where it was raised
-        code = error.code
-    except Interrupted as error:
-        code = 128 + error.number
+    except NeverBegan as reason:
+        return exit_code(reason)
     finally:
         holding.release(started=False)
-    return code

@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from dislock.drivers.cancellation import CANCEL, cancel, cancel_time
-from dislock.drivers.clock import clock
-from dislock.drivers.connections import GOODBYE, options, sever
+from dislock.drivers.addresses import addresses, failure_at, is_name, shares
+from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
+from dislock.drivers.clock import LONGEST_SLEEP, clock
+from dislock.drivers.connections import GOODBYE, check_server, options, sever
 from dislock.drivers.failures import EXPECTED
+from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
-from dislock.protocol.statements import compose, parameters
+from dislock.protocol.statements import Row, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -29,6 +31,7 @@ from dislock.protocol.steps import (
     Steps,
     Unanswered,
     Wait,
+    together,
 )
 
 T = TypeVar("T")
@@ -60,6 +63,7 @@ class Tasks:
         self._database = database
         self._table = table_parts
         self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._doubts = Doubts()
 
     async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
         """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
@@ -87,32 +91,56 @@ class Tasks:
         return Done(leave=run.told())
 
     async def _connect(self, step: Connect, run: _Run) -> Answer:
-        parameters = options(self._database.targets[step.target].parameters, step.by - clock())
-        task = _start(psycopg.AsyncConnection.connect(**parameters))
-        # Told to leave, it has a moment to come about, because then it can be closed in order.
-        await run.wait(task, step.by, linger=GOODBYE)
-        if not task.done():
-            task.cancel()
-            await run.wait(task, clock() + GOODBYE)
-        if not task.done():
+        target = self._database.targets[step.target]
+        candidates, failures = [target.parameters], []
+        if is_name(target.parameters):
+            lookup = asyncio.get_running_loop().run_in_executor(None, addresses, target.parameters)
+            await run.wait(lookup, step.by, linger=0.0)
+            if not lookup.done() or lookup.cancelled() or lookup.exception():
+                return self._unreached(lookup, run)
+            candidates = lookup.result()
+        for candidate, by in shares(candidates, step.by):
+            task = _start(_connected(options(candidate, by - clock())))
+            # Told to leave, it has a moment to come about, because then it can be closed in order.
+            await run.wait(task, by, linger=GOODBYE)
+            if not task.done():
+                task.cancel()
+                await run.wait(task, clock() + GOODBYE)
+            if task.done() and not task.cancelled() and not task.exception():
+                await self.close()
+                self._connection = task.result()
+                self._doubts = Doubts()
+                self._connection.add_notice_handler(self._doubts)
+                return Done(leave=run.told())
+            answer = self._unreached(task, run)
+            if len(candidates) == 1:
+                return answer
+            failures.append(failure_at(target.name, candidate, answer))
+            if answer.leave:
+                break
+        return Failed(together(failures), answer.leave)
+
+    def _unreached(self, work: asyncio.Future[Any], run: _Run) -> Failed | Unanswered:
+        """What it means that a look-up or a connection did not come about."""
+        if not work.done():
+            work.cancel()
             return Unanswered(run.told())
-        if task.cancelled():
-            _forget(task)
+        if work.cancelled():
+            _forget(work)
             return Unanswered(run.told())
-        if error := task.exception():
-            return self._explain(error, run, broken=False)
-        await self.close()
-        self._connection = task.result()
-        return Done(leave=run.told())
+        error = work.exception()
+        assert error is not None
+        return self._explain(error, run, broken=False)
 
     async def _execute(self, step: Execute, run: _Run) -> Answer:
         connection = self._connection
         assert connection is not None
-        statement = step.statement
+        statement, doubts = step.statement, self._doubts
 
-        async def execute() -> list[Any]:
+        async def execute() -> tuple[Row, ...]:
+            doubts.begin()
             cursor = await connection.execute(compose(statement, self._table), parameters(statement))
-            return await cursor.fetchall()
+            return rows_of(statement, await cursor.fetchall())
 
         task = _start(execute())
         await run.wait(task, cancel_time(step.by, clock()), linger=LINGER - CANCEL)
@@ -134,7 +162,7 @@ class Tasks:
             if connection.closed:
                 self._connection = None
             return self._explain(error, run, broken=connection.closed)
-        return Done(tuple(task.result()), run.told())
+        return Done(task.result(), run.told(), doubts.of_answer(cancelled=gave_up))
 
     async def _abandon(self, connection: psycopg.AsyncConnection[Any], task: asyncio.Task[Any], run: _Run) -> None:
         # Cancelling a task that waits for an answer makes psycopg ask the server to cancel the statement, for up to
@@ -146,7 +174,7 @@ class Tasks:
             task.cancel()
         connection.pgconn.finish()
 
-    def _explain(self, error: BaseException, run: _Run, *, broken: bool) -> Answer:
+    def _explain(self, error: BaseException, run: _Run, *, broken: bool) -> Failed:
         if isinstance(error, EXPECTED):
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
@@ -170,7 +198,7 @@ class _Run:
         requested, self._leave.requested = self._leave.requested, False
         return requested
 
-    async def wait(self, task: asyncio.Task[Any] | None, until: float, linger: float | None = None) -> None:
+    async def wait(self, task: asyncio.Future[Any] | None, until: float, linger: float | None = None) -> None:
         """Waits for the task, until the moment, or for ``linger`` seconds after a request to leave.
 
         Without a task the request itself ends the waiting; with a task and ``linger=None`` requests change nothing.
@@ -183,13 +211,23 @@ class _Run:
                 return
             waiting = {self._leave.waiter()} if task is None else {task, self._leave.waiter()}
             try:
-                await asyncio.wait(waiting, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waiting, timeout=min(remaining, LONGEST_SLEEP), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError as cancelled:
                 self.cancelled = cancelled
                 self._leave.requested = True
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
+async def _connected(parameters: dict[str, Any]) -> psycopg.AsyncConnection[Any]:
+    connection = await psycopg.AsyncConnection.connect(**parameters)
+    try:
+        check_server(connection)
+    except psycopg.Error:
+        await connection.close()
+        raise
+    return connection
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
     """Frees what a cancelled attempt to connect still refers to: libpq closes its socket when nobody does."""
     try:
         task.result()

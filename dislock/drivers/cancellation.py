@@ -1,4 +1,4 @@
-"""Asking the server to cancel a statement whose sender is about to stop listening."""
+"""Cancelling a statement whose sender is about to stop listening, and what an answer is worth after that."""
 
 from __future__ import annotations
 
@@ -8,14 +8,40 @@ from typing import TYPE_CHECKING
 
 from dislock.drivers.clock import clock
 from dislock.drivers.connections import decline_signals
+from dislock.protocol.steps import CANCELLED, ONLY_LOCAL
 
 if TYPE_CHECKING:
+    from psycopg.errors import Diagnostic
     from psycopg.pq.abc import PGcancelConn, PGconn
 
 #: Seconds, at most, that a cancelled statement has to answer, before its sender stops listening.
 CANCEL = 0.4
 #: Seconds after which a request to cancel is given up.
 CANCEL_SECONDS = 5.0
+
+
+class Doubts:
+    """Why the answer to the last statement proves nothing: it came after its cancellation, or with a WARNING.
+
+    A handler of notices for one connection (psycopg's ``add_notice_handler``). PostgreSQL warns with SQLSTATE 01000 and
+    reports success when it stops waiting for a standby; the text is translated, so nothing is read from it.
+    """
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def __call__(self, diagnostic: Diagnostic) -> None:
+        self._warned = self._warned or diagnostic.sqlstate == "01000"
+
+    def begin(self) -> None:
+        """A statement is about to be sent."""
+        self._warned = False
+
+    def of_answer(self, *, cancelled: bool) -> str:
+        """The doubt, for people; empty without one."""
+        if self._warned:
+            return ONLY_LOCAL
+        return CANCELLED if cancelled else ""
 
 
 def cancel_time(by: float, now: float) -> float:

@@ -10,9 +10,9 @@ from psycopg import DataError, Error, IntegrityError, NotSupportedError, Program
 from dislock.protocol.steps import Failure
 from dislock.redaction import blot_out
 
-#: What a connection or a statement may raise; anything else is a fault of this program.
+#: What a connection or a statement may raise. Anything else is a fault of this program.
 EXPECTED = (Error, OSError, UnicodeError)
-NO_HOST = "a host that no host can be called: a part between its dots is empty or too long"
+NO_HOST = "a host that cannot exist: a part between its dots is empty or too long"
 
 
 def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[str], *, broken: bool) -> Failure:
@@ -21,16 +21,17 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
     text = blot_out(said, secrets)
     state = getattr(error, "sqlstate", None)
     table = ".".join(_quoted(part) for part in table_parts)
+    place, other = ("this database", "another one") if len(table_parts) > 1 else _BY_SEARCH_PATH
     if state in _ADVICE:
         closer = next((a for (s, word), a in _CLOSER.items() if s == state and word in said), _ADVICE[state])
-        text = closer.format(table=table, text=text)
+        text = closer.format(table=table, place=place, other=other, text=text)
         return Failure(text, permanent=state in _PERMANENT, broken=broken)
     if isinstance(error, UnicodeError):
-        # Python's own, where it encodes the name of a host to look it up; it does not say which.
+        # Python raises it when it encodes the name of a host, and does not say which host.
         return Failure(f"the database URL names {NO_HOST}", permanent=True, broken=broken)
     if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
         return Failure(f"{text}: {advice}", permanent=True, broken=broken)
-    # What is wrong with a statement or its values does not change by saying it again.
+    # A wrong statement or value stays wrong.
     permanent = isinstance(error, (ProgrammingError, DataError, IntegrityError, NotSupportedError))
     return Failure(text, permanent=permanent, broken=broken)
 
@@ -45,11 +46,16 @@ def _quoted(name: str) -> str:
 
 _CREATE = "CREATE TABLE {table} (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
 _WANTED = "the lock table needs " + _CREATE.replace("CREATE TABLE {table} ", "")
+# A search_path may be empty, and the table be there.
+_BY_SEARCH_PATH = ("a schema of this session's search_path", "the schema that it is in, as schema.table")
 # By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _ADVICE = {
-    "42P01": "the table {table} does not exist in this database: create it with " + _CREATE + ", or name another one",
+    "42P01": "the table {table} does not exist in {place}: create it with " + _CREATE + ", or name {other}",
     "3F000": "the schema of the table {table} does not exist in this database ({text})",
-    "0A000": "the table name {table} does not fit this database ({text})",
+    "0A000": "the server cannot do what a lock on {table} needs ({text}): it must be PostgreSQL 12 or newer, and the "
+    "table an ordinary one",
+    "42601": "the server does not understand what a lock needs ({text}): it must be PostgreSQL 12 or newer, and not "
+    "only speak its protocol",
     "42501": "this role may not use the table {table} ({text}): GRANT SELECT, INSERT, UPDATE ON {table} to it, "
     "and USAGE on its schema",
     "25006": "the server is read-only, by default_transaction_read_only or as a standby ({text}): add "
@@ -63,31 +69,47 @@ _ADVICE = {
     "42809": "{table} is not a table ({text})",
     "55P03": "another transaction has locked the table {table} or the row, see pg_locks ({text})",
 }
-# Where the text of an error tells more than its SQLSTATE.
+# Where the text of an error says more than its SQLSTATE.
 _CLOSER = {
+    ("0A000", "cross-database"): "the table name {table} does not fit this database ({text})",
     ("42703", "tableoid"): "{table} is a view: the lock table must be a table",
     ("42501", "row-level security"): "the row-level security of the table {table} keeps this role from its rows "
     "({text}): it needs a policy for all of them",
 }
-# A server that is read-only now may be promoted a moment later, and a lock is let go.
+# A server that is read-only may be promoted a moment later, and a lock may be released.
 _PERMANENT = _ADVICE.keys() - {"25006", "55P03"}
-# libpq gives no SQLSTATE for a connection that was refused, only the server's English or translated text. Where the
-# text is a translated one the refusal counts as passing, is tried until there is no time left, and is printed as it is.
+# libpq gives no SQLSTATE for a connection that was refused, only a text: the server's, a pooler's, or its own. These
+# are known not to pass. Any other text, a translated one too, is tried until there is no time left, and then printed.
+_URL = "check the database URL"
+_USER = "check the user and the password"
+_DATABASE = "check the database's name in the database URL"
 _CONNECTING = (
-    (r'FATAL: +database ".*" does not exist', "check the database's name in the database URL"),
-    (r"FATAL: +(password authentication failed|role .* does not exist)", "check the user and the password"),
+    (r'FATAL: +(database ".*" does not exist|no such database)', _DATABASE),
+    (r"FATAL: +(password authentication failed|SASL authentication failed|role .* does not exist)", _USER),
+    (r"FATAL: +(Peer|certificate) authentication failed", "pg_hba.conf or pg_ident.conf does not let this account in"),
     (
-        r"FATAL: +(no pg_hba\.conf entry|pg_hba\.conf rejects)",
+        r"FATAL: +(no pg_hba\.conf entry|pg_hba\.conf rejects|login rejected)",
         "the server's pg_hba.conf does not let this host or user in",
     ),
     (r"FATAL: +role .* is not permitted to log in", "ALTER ROLE … LOGIN, or use another user"),
     (r"FATAL: +permission denied for database", "GRANT CONNECT ON the database to this role"),
     (
+        r"FATAL: +unsupported startup parameter",
+        "the pooler refuses a parameter of the database URL: take it out, or name it in ignore_startup_parameters",
+    ),
+    (
+        r'FATAL: +(unrecognized configuration parameter|invalid value for parameter|parameter ".*" cannot be changed'
+        r"|permission denied to set parameter|invalid command-line argument|--?\w+ requires a value)",
+        "check options in the database URL, and PGOPTIONS, PGTZ and PGDATESTYLE",
+    ),
+    (
         r"fe_sendauth: no password supplied|no password supplied",
         "put it into the database URL, or into ~/.pgpass (mode 0600) of the account that runs this",
     ),
     (r"server does not support SSL", "the server offers no TLS, but sslmode asks for it"),
+    (r"channel binding (is )?required", "the server offers none; check channel_binding in the database URL"),
+    (r"authentication method requirement", "the server wants another one; check require_auth in the database URL"),
     (r"certificate verify failed|root certificate file .* does not exist", "check sslrootcert in the database URL"),
     (r"server certificate for .* does not match host name", "the host in the database URL is not the certificate's"),
-    (r"invalid (sslmode|port number|integer value|target_session_attrs|\w+ value)", "check the database URL"),
+    (r'invalid (sslmode|port number|integer value|target_session_attrs|"?\w+"? value)|weak sslmode', _URL),
 )

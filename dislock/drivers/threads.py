@@ -9,17 +9,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import psycopg
 
-from dislock.drivers.cancellation import CANCEL, cancel, cancel_time
-from dislock.drivers.clock import clock
-from dislock.drivers.connections import GOODBYE, decline_signals, options, sever
+from dislock.drivers.addresses import addresses, failure_at, is_name, shares
+from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
+from dislock.drivers.clock import LONGEST_SLEEP, clock
+from dislock.drivers.connections import GOODBYE, check_server, decline_signals, options, sever
 from dislock.drivers.failures import EXPECTED
+from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
-from dislock.protocol.statements import Statement, compose, parameters
+from dislock.process.outcomes import NoThreadError
+from dislock.protocol.statements import Row, Statement, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -33,6 +37,7 @@ from dislock.protocol.steps import (
     Steps,
     Unanswered,
     Wait,
+    together,
 )
 
 T = TypeVar("T")
@@ -88,20 +93,38 @@ class Threads:
         return Done(leave=run.told())
 
     def _connect(self, step: Connect, run: _Run) -> Answer:
-        parameters = options(self._database.targets[step.target].parameters, step.by - clock())
+        target = self._database.targets[step.target]
+        candidates, failures = [target.parameters], []
         try:
-            link = _Link(self._changed)
-        except RuntimeError as error:
-            # No thread to be had: a limit of the system, or an interpreter that is shutting down.
-            return Failed(Failure(f"no thread for a connection: {error}"), run.told())
-        call = link.submit(lambda: link.connect(parameters))
-        self._wait(run, step.by, lambda: call.done, linger=0.0)
-        if call.done and call.error is None:
-            self._close()
-            self._link = link
-            return Done(leave=run.told())
-        link.abandon()
-        return self._explain(call, run, broken=False)
+            if is_name(target.parameters):
+                call, link = self._begin(run, step.by, lambda _: addresses(target.parameters))
+                link.abandon()
+                if call.result is None:
+                    return self._explain(call, run, broken=False)
+                candidates = call.result
+            for candidate, by in shares(candidates, step.by):
+                call, link = self._begin(run, by, partial(_Link.connect, parameters=options(candidate, by - clock())))
+                if call.done and call.error is None:
+                    self._close()
+                    self._link = link
+                    return Done(leave=run.told())
+                link.abandon()
+                answer = self._explain(call, run, broken=False)
+                if len(candidates) == 1:
+                    return answer
+                failures.append(failure_at(target.name, candidate, answer))
+                if answer.leave:
+                    break
+        except NoThreadError as error:
+            return Failed(Failure(str(error)), run.told())
+        return Failed(together(failures), answer.leave)
+
+    def _begin(self, run: _Run, by: float, function: Callable[[_Link], Any]) -> tuple[_Call, _Link]:
+        """Has a new thread do something, and waits for it until then."""
+        link = _Link(self._changed)
+        call = link.submit(lambda: function(link))
+        self._wait(run, by, lambda: call.done)
+        return call, link
 
     def _execute(self, step: Execute, run: _Run) -> Answer:
         link, table = self._link, self._table
@@ -112,7 +135,7 @@ class Threads:
             link.cancel()
             self._wait(run, step.by, lambda: call.done, linger=CANCEL)
         if call.done and call.error is None:
-            return Done(tuple(call.result), run.told())
+            return Done(call.result, run.told(), link.doubts.of_answer(cancelled=cancelled))
         if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):
             return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
@@ -144,7 +167,7 @@ class Threads:
                 if remaining <= 0:
                     return
                 try:
-                    self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
+                    self._changed.wait(min(remaining, LONGEST_SLEEP))
                 except BaseException as interrupt:  # noqa: BLE001 - raised again at the end of the run
                     run.interrupt = interrupt
                     run.leave.requested = True
@@ -180,8 +203,13 @@ class _Link:
         self._changed = changed
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._connection: psycopg.Connection[Any] | None = None
+        self.doubts = Doubts()
         self._thread = threading.Thread(target=self._serve, name="dislock-connection", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            # A limit of the system, or an interpreter that is shutting down.
+            raise NoThreadError(f"no thread for a connection: {error}") from None
 
     def submit(self, function: Callable[[], Any]) -> _Call:
         call = _Call(function)
@@ -190,10 +218,14 @@ class _Link:
 
     def connect(self, parameters: dict[str, Any]) -> None:
         self._connection = psycopg.connect(**parameters)
+        self._connection.add_notice_handler(self.doubts)
+        check_server(self._connection)
 
-    def execute(self, statement: Statement, table: list[str]) -> list[Any]:
+    def execute(self, statement: Statement, table: list[str]) -> tuple[Row, ...]:
         assert self._connection is not None
-        return self._connection.execute(compose(statement, table), parameters(statement)).fetchall()
+        self.doubts.begin()
+        cursor = self._connection.execute(compose(statement, table), parameters(statement))
+        return rows_of(statement, cursor.fetchall())
 
     @property
     def broken(self) -> bool:

@@ -13,22 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dislock.process.executable import Environment, NotStarted, as_script, not_started
+from dislock.process.executable import Environment, as_script, not_started
+from dislock.process.outcomes import NotStarted
 from dislock.process.signals import ENDING, Disposition
+from dislock.process.states import Course, Demand, Life
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-class Beginning:
-    """Whether a command has begun: final when ``supervise`` is over, however it ended.
-
-    To be made by the caller, who has to know it after an exception too: what was never begun is no use of a slot.
-    """
-
-    happened = False
 
 
 @dataclass(frozen=True)
@@ -39,23 +32,16 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """The command does not run, because of ``error``."""
-
-    error: BaseException
-
-
-@dataclass(frozen=True)
-class Gone:
-    """The command has ended; it is a zombie until it is reaped, so its number and its group's are still its own."""
+class Over:
+    """The command has ended, or could not be started."""
 
 
 class Child:
     """One command. A thread of its own forks it and waits for its end; only the owner of this object reaps it.
 
-    That thread does the fork because an exception thrown into the owner's (KeyboardInterrupt) could come between the
-    fork and the moment when its result is known, and because the parent-death signal follows the thread that forked: it
-    must live as long as the command. The events ``Started`` or ``Failed``, then ``Gone``, go to ``report``.
+    That thread forks for two reasons. An exception in the owner's thread (KeyboardInterrupt) could come between the
+    fork and the moment when its result is known. And the parent-death signal follows the thread that forked, which
+    must therefore live as long as the command. It reports ``Started`` once the process exists, and ``Over`` last.
     """
 
     def __init__(
@@ -67,8 +53,8 @@ class Child:
         mask: set[int] | None,
         own_group: bool,
         orphans: bool,
-        beginning: Beginning,
-        report: Callable[[Started | Failed | Gone], None],
+        course: Course,
+        report: Callable[[Started | Over], None],
     ) -> None:
         """``mask`` is the command's signal mask, the caller's when None; ``orphans``: reap strangers (as PID 1)."""
         self.own_group = own_group
@@ -77,60 +63,57 @@ class Child:
         self._dispositions = list(dispositions)
         self._mask = mask
         self._orphans = orphans
-        self._beginning = beginning
+        self._course = course
         self._report = report
         # Looked up before the fork: after it nothing may be imported.
         self._set_death_signal = _death_signal_setter()
-        # Loading this takes a while on a busy machine: not when the lease has been found good for a start.
+        # Loading this takes a while on a busy machine. Now, because a start should follow its decision at once.
         import subprocess  # noqa: F401 - used in `_spawn`
 
         self._process: Popen[bytes] | None = None
-        self._lock = threading.Lock()
-        self._abandoned = False
-        self._doomed = False
-        self.over = False  #: nothing runs any more, or ever will; set before the last event is reported
+        self.failure: NotStarted | None = None  #: why the command could not be started
 
     def start(self) -> None:
-        """Start the command; what becomes of it is told to ``report``."""
+        """Start the command. What happens to it is reported."""
         thread = threading.Thread(target=self._run, name="dislock-command", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no thread to be had: a limit on processes, most likely
+        except RuntimeError as error:  # a limit on processes, most likely
             raise NotStarted(126, f"cannot run {self._command[0]!r}: {error}") from error
 
-    def abandon(self) -> bool:
-        """Never start the command. False if that is too late, and ``report`` tells or told what became of it."""
-        with self._lock:
-            self._abandoned = True
-            return not self._beginning.happened
+    def prevent(self) -> bool:
+        """Never start the command. False: it has begun, which cannot be taken back."""
+        self._course.step(Life.PREVENTED)
+        return not self._course.life.begun
+
+    def stop(self) -> None:
+        """Send SIGTERM to the command, once, now or as soon as it exists."""
+        self._demand(Demand.STOP)
 
     def kill(self) -> None:
-        """Kill the command, at once or as soon as it exists: what decided that does not come a second time."""
-        with self._lock:
-            self._doomed = True
-        self.send(signal.SIGKILL)
+        """Kill the command, now or as soon as it exists."""
+        self._demand(Demand.KILL)
+
+    def ask(self, number: int) -> None:
+        """Pass on a signal that asks to end."""
+        self._course.raise_to(Demand.END)
+        self.send(number)
 
     def send(self, number: int) -> None:
         """Send a signal to the command's group, or to the command alone where the group is the wrapper's own."""
-        if self._process is None:
-            return
-        # Nobody left to take it, or one who changed to another user: no reason to stop waiting for it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            (os.killpg if self.own_group else os.kill)(self._process.pid, number)
+        if self._process is not None and self._course.life.reachable:
+            # It has ended meanwhile, or runs as another user now. That is no reason to stop waiting for it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                (os.killpg if self.own_group else os.kill)(self._process.pid, number)
 
     def send_to_leader(self, number: int) -> None:
         """Send a signal to the command alone."""
-        if self._process is not None:
+        if self._process is not None and self._course.life.reachable:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self._process.pid, number)
 
-    @property
-    def unreaped(self) -> bool:
-        """Whether the command was started and ``reap`` has not been called yet."""
-        return self._process is not None
-
     def rest_runs(self) -> bool:
-        """Whether others of the command's own group still run. False where the system has no ``/proc`` to tell."""
+        """Whether others of the command's own group still run. False where there is no ``/proc``."""
         return self.own_group and self._process is not None and _runs(self._process.pid)
 
     def kill_rest(self) -> None:
@@ -145,26 +128,39 @@ class Child:
         try:
             _, status = os.waitpid(process.pid, 0)
         except ChildProcessError:
-            self._process, process.returncode = None, -1
+            self._course.step(Life.REAPED)
+            process.returncode = -1
             raise ChildProcessError(
                 errno.ECHILD,
-                "the command has ended, but its exit status was taken by somebody else in this process "
+                "the command has ended, but other code in this process took its exit status "
                 "(a handler that waits for every child, or SIGCHLD set to be ignored)",
             ) from None
+        self._course.step(Life.REAPED)
         code = os.waitstatus_to_exitcode(status)
-        # From here on its number may be another's. The object itself would believe that its process still runs.
-        self._process, process.returncode = None, code
+        # The object itself would believe that its process still runs.
+        process.returncode = code
         return code
+
+    def _demand(self, demand: Demand) -> None:
+        life = self._course.raise_to(demand)
+        if life is not None and life.reachable:
+            self._carry_out(demand)
+
+    def _carry_out(self, demand: Demand) -> None:
+        if demand is Demand.KILL:
+            self.send(signal.SIGKILL)
+        elif demand is Demand.STOP:
+            self.send(signal.SIGTERM)
+            # A stopped process would not notice before the SIGKILL.
+            self.send(signal.SIGCONT)
 
     def _run(self) -> None:
         # What arrives between fork and exec waits until the dispositions are the command's own. Besides, this
         # thread has no use for signals.
         came = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         mask = set(came) if self._mask is None else self._mask
-        with self._lock:
-            if self._abandoned:
-                return
-            self._beginning.happened = True
+        if self._course.step(Life.STARTING) is None:
+            return
         try:
             try:
                 process = self._spawn(self._command, None, mask)
@@ -179,25 +175,21 @@ class Child:
         except Exception as error:  # noqa: BLE001 - whatever it is, the command does not run
             self._fail(NotStarted(126, f"cannot run {self._command[0]!r}: {error}"))
             return
-        with self._lock:
-            self._process = process
-            doomed = self._doomed
-        if doomed:
-            self.send(signal.SIGKILL)
+        self._process = process
+        if demand := self._course.step(Life.RUNNING):
+            self._carry_out(demand)
         # The terminal's signals go to the whole group, but one that is pending here may have come before the fork.
         pid = process.pid
         self._report(Started(frozenset(ENDING).intersection(signal.sigpending())))
-        with contextlib.suppress(ChildProcessError):  # somebody else reaped it: `reap` will say so
+        with contextlib.suppress(ChildProcessError):  # other code reaped it: `reap` will say so
             _await_end(pid, orphans=self._orphans)
-        self._end(Gone())
+        self._course.step(Life.ENDED)
+        self._report(Over())
 
-    def _fail(self, error: NotStarted) -> None:
-        self._beginning.happened = False
-        self._end(Failed(error))
-
-    def _end(self, event: Failed | Gone) -> None:
-        self.over = True
-        self._report(event)
+    def _fail(self, failure: NotStarted) -> None:
+        self.failure = failure
+        self._course.step(Life.FAILED)
+        self._report(Over())
 
     def _spawn(self, command: list[str], executable: str | None, mask: set[int]) -> Popen[bytes]:
         from subprocess import Popen

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from dislock.process.outcomes import NotStarted
+
 Environment = Mapping[bytes, bytes]
 
 SHELL = "/bin/sh"
-
-
-class NotStarted(Exception):  # noqa: N818 - a result that the caller turns into an exit code
-    """The command could not be started; ``code`` is the shell's: 127 for not found, 126 for anything else."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 def execute(command: Sequence[str], environment: Environment | None) -> NoReturn:
@@ -76,13 +68,3 @@ def _find(name: str, environment: Environment | None) -> str | None:
         if path.is_file() and os.access(path, os.X_OK):
             return name if "/" in name else str(path)
     return None
-
-
-def flush_output() -> None:
-    """Write out what this interpreter still holds: an exec would lose it."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except (OSError, ValueError):
-            continue  # closed, or its reader is gone: nothing that the command must not start for

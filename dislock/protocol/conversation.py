@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import count
 
 from dislock.protocol.plan import Senses
-from dislock.protocol.statements import Statement
-from dislock.protocol.steps import Answer, Close, Connect, Done, Execute, Failed, Failure, Steps, Unanswered, Wait
+from dislock.protocol.statements import READS, Statement
+from dislock.protocol.steps import (
+    Answer,
+    Close,
+    Connect,
+    Done,
+    Execute,
+    Failed,
+    Failure,
+    Steps,
+    Unanswered,
+    Wait,
+    proven,
+    silent,
+    together,
+)
 
 #: Seconds between two tries to reach the database: the first pause, doubled up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+#: Seconds that a statement has on a connection that was in order a moment ago, before a new one is opened.
+FIRST_TRY = 1.0
 
 #: Makes a statement from the moment at which it is sent and the moment by which its answer must be there.
 Make = Callable[[float, float], Statement]
 
 
 class Conversation:
-    """One connection at a time, to the first of ``targets`` that can be had; tried again as long as there is time."""
+    """One connection at a time, to the first of ``targets`` that accepts one; tried again as long as there is time."""
 
-    def __init__(self, targets: tuple[str, ...], senses: Senses) -> None:
+    def __init__(self, targets: tuple[str, ...], senses: Senses, longest_try: float) -> None:
+        """``longest_try``: seconds after which one try is given up, however much time is left."""
         self._targets = targets
-        self._clock, self._chance = senses.clock, senses.chance
+        self._longest_try = longest_try
+        self._clock, self._wall, self._chance = senses.clock, senses.wall, senses.chance
         self._connected = False
+        #: When the last statement was sent, and when the current connection was last answered on.
+        self._sent = self._answered = -math.inf
         #: Whether a statement of the last ``_insist`` may have been carried out although its answer was lost.
         self._doubtful = False
 
-    def _insist(self, make: Make, by: float, *, repeat: bool = True) -> Steps[Answer]:
-        """Asks until there is an answer that counts, or until there is no time left.
+    def _insist(self, make: Make, by: float, *, repeat: bool = True, prove: bool = False) -> Steps[Answer]:
+        """Asks until the statement was carried out, or until there is no time left.
 
+        The answer may carry a doubt; with ``prove=True`` only if there was no time left to ask again.
         ``repeat=False``: not once more when it may have been carried out. A slot ends at the same moment for everyone,
-        so a repeated give-back could free it from a namesake who took it after the first.
+        so a repeated give-back could free it from a process with the same owner string that took it after the first.
         """
         self._doubtful = False
         for attempt in count():
-            answer = yield from self._ask(make, by)
+            answer = yield from self._ask(make, min(by, self._clock() + self._longest_try))
             permanent = isinstance(answer, Failed) and answer.failure.permanent
-            if isinstance(answer, Done) or answer.leave or permanent or (self._doubtful and not repeat):
+            settled = proven(answer) if prove else isinstance(answer, Done)
+            if settled or answer.leave or permanent or (self._doubtful and not repeat):
                 return answer
             # Random, so that many hosts that start at one moment do not come back at one moment.
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16)) * (0.5 + self._chance())
@@ -50,14 +74,37 @@ class Conversation:
         """One try: connects if need be, and carries out the statement, made at the moment at which it is sent."""
         if not self._connected and (failed := (yield from self._reach(by))):
             return failed
-        answer = yield Execute(make(self._clock(), by), by)
+        self._sent = self._clock()
+        statement = make(self._sent, by)
+        answer = yield Execute(statement, by)
         if isinstance(answer, Unanswered) or (isinstance(answer, Failed) and answer.failure.broken):
             self._connected = False
-            self._doubtful = True
+            self._doubtful = not isinstance(statement, READS) or self._doubtful
+        else:
+            self._answered = self._clock()
+        return answer
+
+    def _ask_again(self, make: Make, by: float, fresh: float, *, prove: bool = False) -> Steps[Answer]:
+        """Asks on the current connection if it was answered on less than ``fresh`` seconds ago, then on a new one.
+
+        ``prove`` is as in ``_insist``. A connection that went dead unnoticed costs ``FIRST_TRY`` seconds.
+        """
+        now = self._clock()
+        lost = self._doubtful = False
+        if self._connected and now - self._answered <= fresh:
+            answer = yield from self._ask(make, min(by, now + FIRST_TRY))
+            if proven(answer):
+                return answer
+            lost = self._doubtful
+        if self._connected:
+            # Where there is no other connection to be had, this one will do.
+            yield from self._reach(self._clock() + (by - self._clock()) / 2)
+        answer = yield from self._insist(make, by, prove=prove)
+        self._doubtful = self._doubtful or lost
         return answer
 
     def _reach(self, by: float) -> Steps[Failed | None]:
-        """Connects to the first target that can be had; each gets an equal share of the time that is left."""
+        """Connects to the first target that accepts; each gets an equal share of the time that is left."""
         failures: list[Failure] = []
         leave = False
         for index, name in enumerate(self._targets):
@@ -65,14 +112,14 @@ class Conversation:
             answer = yield Connect(index, now + (by - now) / (len(self._targets) - index))
             if isinstance(answer, Done):
                 self._connected = True
-                # Told once only: whoever wanted the connection must hear it.
-                return Failed(Failure("told to leave"), leave=True) if answer.leave else None
-            failures.append(answer.failure if isinstance(answer, Failed) else Failure(f"{name} did not answer in time"))
+                self._answered = self._clock()
+                # A request to leave comes once only: whoever wanted the connection must hear it.
+                return Failed(Failure("asked to leave"), leave=True) if answer.leave else None
+            failures.append(answer.failure if isinstance(answer, Failed) else silent(name))
             leave = answer.leave
             if leave:
                 break
-        text = "; ".join(dict.fromkeys(failure.text for failure in failures))
-        return Failed(Failure(text, permanent=all(failure.permanent for failure in failures)), leave)
+        return Failed(together(failures), leave)
 
     def _close(self) -> Steps[None]:
         self._connected = False

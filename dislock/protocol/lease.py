@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dislock.errors import Loss, LossReason
-from dislock.protocol.statements import MoveExpiry, to_moment
-from dislock.protocol.steps import NO_ANSWER, Answer, Done, trouble
+from dislock.protocol.statements import FreeAndSeal, Moved, MoveExpiry, Sealed, to_moment
+from dislock.protocol.steps import NO_ANSWER, Answer, proven, trouble
 
 #: Seconds kept free between the last SIGKILL and the end of the row, for the kernel to carry it out.
 MARGIN = 0.2
@@ -47,7 +47,7 @@ class Terms(NamedTuple):
     @property
     def pause(self) -> float:
         """Pause between two renewals: as asked, but never so long that a single failure would lose the lease."""
-        return min(self.interval, (self.ttl - self.stop_grace) / 2, self.stop_after / 2)
+        return min(self.interval, self.stop_after / 2)
 
 
 class Lease:
@@ -58,7 +58,7 @@ class Lease:
         #: When the last confirmed request was sent: everything is counted from before the request left, so the row
         #: never ends earlier than we think, however long the answer took.
         self._sent = sent
-        self._told = acquired
+        self._answered_at = acquired
         self._known = [expires]
         self._pending: tuple[float, int] | None = None
         self._failures = 0
@@ -73,7 +73,7 @@ class Lease:
 
     def renewal(self, now: float, by: float) -> MoveExpiry:
         """The statement that renews, sent now. Each one writes another expiry, so that each can be recognised."""
-        expires = self._told + round((now - self._sent + self.terms.ttl) * 1_000_000)
+        expires = self._answered_at + round((now - self._sent + self.terms.ttl) * 1_000_000)
         # When the database's clock was set back: never before the acquisition, or the next holder's token could be
         # smaller than ours. One more than what the release writes, so that the two cannot be taken for each other.
         expires = max(expires, self.token + 2)
@@ -91,6 +91,10 @@ class Lease:
         """
         return self._move(self.token + 1, now, by)
 
+    def seal(self, now: float, by: float, slot_key: str, slot_expires: int) -> FreeAndSeal:
+        """The statement that frees the row and seals the slot of a run that succeeded; the same at each try."""
+        return FreeAndSeal(*self.release(now, by), slot_key, slot_expires)
+
     def _move(self, expires: int, now: float, by: float) -> MoveExpiry:
         terms = self.terms
         return MoveExpiry(terms.key, terms.owner, lock_timeout(now, by), list(self._known), expires)
@@ -104,19 +108,19 @@ class Lease:
     def learn(self, answer: Answer, now: float) -> Loss | None:
         """Takes in how the last try ended, which may have failed before it was sent; says so if the lease is lost."""
         pending, self._pending = self._pending, None
-        if isinstance(answer, Done):
+        if proven(answer):
             assert pending is not None
             sent, expires = pending
-            told, moved, holder, ends = answer.rows[0]
-            if not moved:
-                return self.loss_of_guard(told, holder, ends)
-            self._sent, self._told, self._known = sent, told, [expires]
+            row: Moved = answer.rows[0]
+            if not row.moved:
+                return self.loss_of_guard(row)
+            self._sent, self._answered_at, self._known = sent, row.now, [expires]
             self._failures = 0
             self.next_renewal = sent + self.terms.pause
         else:
             self._trouble = trouble(answer)
             if pending:
-                # A try without an answer may have moved the row, or may yet: its value is ours as well.
+                # A try without an answer that counts may have moved the row, or may yet: its value is ours as well.
                 self._known.append(pending[1])
             self._failures += 1
             backoff = min(self.terms.pause, BACKOFF * 2 ** min(self._failures - 1, 16))
@@ -135,8 +139,9 @@ class Lease:
         left = self.stop_time + self.terms.stop_grace - now
         return self._loss(LossReason.UNCONFIRMED, why, max(0.0, left))
 
-    def loss_of_guard(self, told: int, holder: str | None, ends: int | None) -> Loss:
+    def loss_of_guard(self, row: Moved | Sealed) -> Loss:
         """The loss that the database stated: the row is no longer this acquisition's."""
+        holder, ends = row.holder, row.ends
         # The row may be another's already: hurrying the command's end gains nothing, so it gets its whole grace.
         grace = self.terms.grace or 0.0
         if holder is None or ends is None:
@@ -148,9 +153,13 @@ class Lease:
             return self._loss(
                 LossReason.TAKEN, f"its row was {how} and now names {holder}, until {until or 'infinity'}", grace
             )
-        if ends <= told:
+        if ends <= row.now:
             return self._loss(LossReason.EXPIRED, "its row ended by the database's clock before it was renewed", grace)
         return self._loss(LossReason.TAKEN, "its row was changed by others a moment ago", grace)
+
+    def failed(self, why: str) -> Loss:
+        """The loss by a fault of this process: nobody renews any more."""
+        return self._loss(LossReason.UNCONFIRMED, why, 0.0)
 
     def _loss(self, reason: LossReason, why: str, grace: float) -> Loss:
         return Loss(reason, f"the lease {self.terms.key} was lost: {why}", grace)

@@ -1,10 +1,11 @@
-"""What an acquisition is told, and what it perceives: plain values and functions, so that any driver can make them."""
+"""What an acquisition is asked for and what it perceives: plain values and functions that any driver can make."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dislock.events import Event
 from dislock.protocol.lease import Terms
 from dislock.protocol.schedule import Schedule, Slot
 
@@ -16,6 +17,8 @@ class SlotPlan(NamedTuple):
     slot: Slot | None = None
     schedule: Schedule | None = None
     tolerance: float = 5.0
+    by_success: bool = False
+    """The slot is not taken before the run: a run under the lease that succeeds seals it."""
 
 
 class Plan(NamedTuple):
@@ -28,12 +31,18 @@ class Plan(NamedTuple):
     delay: float = 0.0
     slot: SlotPlan | None = None
     lease: Terms | None = None
+    wait: float = 0.0
+    """How long to wait for a lease that somebody else holds."""
+    supervised: bool = False
+    """A command runs under the locks, and is stopped when the lease is lost."""
+    continues: bool = False
+    """The work goes on when the lease is lost (``LeaseLossPolicy.CONTINUE``)."""
 
 
 class Senses(NamedTuple):
-    """What a protocol perceives of its surroundings: clocks in seconds, chance in [0, 1), and a way to speak."""
+    """What a protocol perceives of its surroundings: clocks in seconds, chance in [0, 1), and a way to report."""
 
     clock: Callable[[], float]
     wall: Callable[[], float]
     chance: Callable[[], float]
-    say: Callable[[int, str], None]
+    report: Callable[[Event], None]

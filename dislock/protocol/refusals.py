@@ -10,41 +10,98 @@ from dislock.errors import (
     UnknownOutcomeError,
 )
 from dislock.protocol.schedule import Slot
-from dislock.protocol.statements import to_micros, to_moment
-from dislock.protocol.steps import Answer, Done, trouble
+from dislock.protocol.statements import Held, to_micros, to_moment
+
+#: A lease that ends later than ten of the own TTLs and an hour from now: nobody wrote it with such a TTL on purpose.
+FAR_TTLS, FAR_SECONDS = 10, 3600
 
 
-def refused(key: str, slot: Slot | None, answer: Answer, *, owner: str, doubtful: bool) -> DislockError:
-    """Why a claim got no row: another holds it, as is sure for a lease, or the slot is over.
+def slot_refused(key: str, slot: Slot, held: Held, *, owner: str, doubtful: bool) -> DislockError | None:
+    """Why the slot could not be taken: another has it, or it is over. None: nobody has it.
 
-    ``answer`` is that to the question who holds it; ``doubtful``: the answer to an earlier claim was lost.
+    ``held`` answers who has it; ``doubtful``: the answer to an earlier claim was lost.
     """
-    holder, ends, now = _read(answer)
-    # The refusal may have come from our own row, taken by the claim whose answer was lost and over by now; whoever
-    # holds another slot since then says nothing about this one.
-    if doubtful and (holder in (None, owner) or (slot and ends != to_micros(slot.expires))):
-        return unknown(f"the row of {key} names {holder or 'nobody that could be read'}")
-    if slot and not isinstance(answer, Done):
-        return DatabaseUnavailableError(f"{key} is held or over, but which could not be read: {trouble(answer)}")
-    until = None if ends is None else to_moment(ends)
+    holder, ends = held.holder, held.ends
+    # The refusal may have come from our own row, taken by the claim whose answer was lost; whoever holds another slot
+    # since then says nothing about this one.
+    if doubtful and (holder in (None, owner) or ends != to_micros(slot.expires)):
+        return unknown(f"the row of {key} names {holder or 'nobody'}")
     # A row that ends with this schedule's slot says that the slot was somebody's, also when it is over by now.
-    if slot and slot.tick and ends == to_micros(slot.expires):
-        held = f"the tick of {slot.tick} was started by {holder}; the next one is {slot.expires}"
-        return LockNotAcquiredError(f"{key}: {held}", key=key, holder=holder, expires_at=until)
-    if slot and now and to_micros(slot.expires) <= now:
+    if slot.tick and ends == to_micros(slot.expires):
+        text = f"{key}: the tick of {slot.tick} was started by {holder}; the next one is {slot.expires}"
+        return LockNotAcquiredError(text, key=key, holder=holder, expires_at=to_moment(ends))
+    if slot_is_over(slot, held.now):
         return SlotOverError(f"{key}: the slot that ends at {slot.expires} is over by the database's clock", key=key)
-    held = f"is held by {holder} until {until or 'infinity'}" if holder else "was held by another a moment ago"
-    return LockNotAcquiredError(f"{key} {held}", key=key, holder=holder, expires_at=until)
+    if holder is None or ends is None or slot_is_open(slot, ends, held.now):
+        return None
+    return held_by(key, holder, ends)
 
 
-def written_elsewhere(key: str, slot: Slot | None, answer: Answer) -> str | None:
-    """What to say when the row that refused a claim can be none of this schedule's."""
-    holder, ends, _ = _read(answer)
-    if not (slot and slot.following and ends and ends > to_micros(slot.following)):
+def lease_refused(key: str, held: Held, *, owner: str, doubtful: bool) -> DislockError | None:
+    """Why the lease could not be taken: another holds it. None: nobody holds it."""
+    if doubtful and held.holder in (None, owner):
+        return unknown(f"the row of {key} names {held.holder or 'nobody'}")
+    if held.holder is None or held.ends is None or held.ends <= held.now:
+        return None
+    return held_by(key, held.holder, held.ends)
+
+
+def tick_sealed(key: str, slot: Slot, held: Held) -> LockNotAcquiredError | None:
+    """Why no run of a slot that is consumed by success may start: one has succeeded. None: none has."""
+    owner, ends = held.slot_owner, held.slot_ends
+    if owner is None or ends is None:
+        return None
+    # A row that ends with the slot is a seal, also when the slot is over by now.
+    if ends == to_micros(slot.expires):
+        what = f"the tick of {slot.tick}" if slot.tick else "the slot"
+        text = f"{key}: {what} was completed by {owner}; the next one is {slot.expires}"
+        return LockNotAcquiredError(text, key=key, holder=owner, expires_at=to_moment(ends))
+    return None if slot_is_open(slot, ends, held.now) else held_by(key, owner, ends)
+
+
+def slot_is_open(slot: Slot, ends: int, now: int) -> bool:
+    """Whether a slot's row that ends then lets the slot be taken."""
+    return ends <= max(now, to_micros(slot.tick) if slot.tick else now)
+
+
+def slot_is_over(slot: Slot, now: int) -> bool:
+    """Whether the slot has ended."""
+    return to_micros(slot.expires) <= now
+
+
+def held_by(key: str, holder: str, ends: int) -> LockNotAcquiredError:
+    """The refusal by somebody else's row."""
+    until = to_moment(ends)
+    text = f"{key} is held by {holder} until {until or 'infinity'}"
+    return LockNotAcquiredError(text, key=key, holder=holder, expires_at=until)
+
+
+def held_by_nobody(key: str) -> DatabaseUnavailableError:
+    """The error of a claim that got no row although no row is in its way."""
+    return DatabaseUnavailableError(
+        f"{key} was refused although nobody holds it: a trigger, a rule or a policy on the lock table may "
+        "discard the row"
+    )
+
+
+def slot_written_elsewhere(key: str, slot: Slot, held: Held) -> str | None:
+    """What to report when the row that has the slot can be none of this schedule's."""
+    if not (slot.following and held.ends and held.ends > to_micros(slot.following)):
         return None
     return (
-        f"{key} is held by {holder} until {to_moment(ends) or 'infinity'} although this schedule's slot ends at "
-        f"{slot.expires}: the row was written by hand, or under another schedule or zone. If that is over, delete the "
+        f"{key} is held by {held.holder} until {to_moment(held.ends) or 'infinity'} although this schedule's slot ends "
+        f"at {slot.expires}: the row was written by hand, or under another schedule or zone. If that is over, delete "
+        "the row with this key to free it"
+    )
+
+
+def lease_ends_far_away(key: str, held: Held, ttl: float) -> str | None:
+    """What to report when the row that holds the lease ends so late that no holder can have written it as it should."""
+    if held.ends is None or held.ends - held.now <= max(FAR_TTLS * ttl, FAR_SECONDS) * 1_000_000:
+        return None
+    return (
+        f"{key} is held by {held.holder} until {to_moment(held.ends) or 'infinity'}, far beyond the TTL of {ttl:g} s: "
+        "the row was written by hand, or while the database's clock was ahead. If nobody runs under it, delete the "
         "row with this key to free it"
     )
 
@@ -55,8 +112,3 @@ def unknown(why: str) -> UnknownOutcomeError:
         f"the answer to an acquisition was lost ({why}): whether it took the lock is unknown, so nothing is run; "
         "if it did, the row ends by itself"
     )
-
-
-def _read(answer: Answer) -> tuple[str | None, int | None, int | None]:
-    """The row's holder, its end and the time now, as far as they are known."""
-    return answer.rows[0] if isinstance(answer, Done) else (None, None, None)

@@ -11,12 +11,9 @@ waited for a row lock lies in the past (https://www.postgresql.org/docs/current/
 # ruff: noqa: S608 - the templates are put together from constants of this module; every value is a parameter
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from psycopg.sql import Composed
+from typing import Any, NamedTuple
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: What a row that ends at ``infinity`` counts as.
@@ -61,13 +58,69 @@ MOMENT_TYPES = ("timestamp with time zone", "timestamp(6) with time zone")
 
 # Set for this one transaction, so that every pooler mode works. The role's own lock_timeout may be absent or absurd: a
 # wait for somebody's row lock must end before the caller gives up, or the statement would be carried out later, when
-# nobody is there to hear of it. An acquisition that a crash of the server could undo would be a lock for two.
+# nobody is there to hear of it. An acquisition that a crash of the
+# server (off) or a failover (local) could undo would be a lock for two.
 _SAFE = """
     safe AS MATERIALIZED (
         SELECT set_config('lock_timeout', %(lock_timeout)s, true),
-               set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-                   WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
+               set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+                   THEN 'on' ELSE current_setting('synchronous_commit') END, true)
     )"""
+
+
+class Clock(NamedTuple):
+    """Answers ``ReadClock``."""
+
+    now: int
+    """Microseconds since 1970, as all moments of the server's clock here."""
+    zone: str
+    """The session's time zone."""
+
+
+class Claimed(NamedTuple):
+    """Answers a claim that took its row."""
+
+    now: int
+    expires: int
+    kind: str
+    """The type of the column ``expire_at``."""
+
+
+class Moved(NamedTuple):
+    """Answers ``MoveExpiry``: how many rows were moved, and the row before the move (None: there is none)."""
+
+    now: int
+    moved: int
+    holder: str | None
+    ends: int | None
+
+
+class Sealed(NamedTuple):
+    """Answers ``FreeAndSeal``: as ``Moved``, and the slot's rows written, its owner and its end before that."""
+
+    now: int
+    moved: int
+    holder: str | None
+    ends: int | None
+    sealed: int
+    slot_owner: str | None
+    slot_ends: int | None
+
+
+class Held(NamedTuple):
+    """Answers ``Inspect``: who is named by each row, and until when; None without a row."""
+
+    holder: str | None
+    ends: int | None
+    now: int
+    slot_owner: str | None
+    slot_ends: int | None
+
+
+class GivenBack(NamedTuple):
+    """Answers ``GiveBackSlot``, once for each row freed."""
+
+    freed: int
 
 
 #: Formatted with the table's quoted name. The statements are named tuples because such a class is made in a fifth of
@@ -76,16 +129,14 @@ _TEMPLATES: dict[type, str] = {}
 
 
 class ReadClock(NamedTuple):
-    """The database's time and the session's zone: ``(micros, name)``."""
+    """The database's time and the session's zone: one ``Clock``."""
 
 
 _TEMPLATES[ReadClock] = f"SELECT {_NOW}, current_setting('TimeZone')"
 
 
 class ClaimSlot(NamedTuple):
-    """Takes the slot of ``tick`` until ``expires``.
-
-    ``(micros of the acquisition, micros of the end, type of expire_at)``, or no row.
+    """Takes the slot of ``tick`` until ``expires``: one ``Claimed``, or no row.
 
     A tick that lies a little ahead of the database's clock may be taken when the row ends by then.
     """
@@ -107,9 +158,7 @@ _TEMPLATES[ClaimSlot] = f"""
 
 
 class ClaimLease(NamedTuple):
-    """Takes the lease for ``ttl`` microseconds: ``(micros of the acquisition, micros of the end, type of
-    expire_at)``, or no row.
-    """
+    """Takes the lease for ``ttl`` microseconds: one ``Claimed``, or no row."""
 
     key: str
     owner: str
@@ -131,8 +180,7 @@ class MoveExpiry(NamedTuple):
     """Renews or frees a lease: moves the row's end to ``expires`` if the row is still this very acquisition's.
 
     The row is ours if it names the owner, ends at a moment that we wrote (``known``) and has not ended yet. A row that
-    already ends at ``expires`` was moved by this very statement, whose answer was lost. Always one row:
-    ``(micros now, rows moved, holder or NULL, micros of the end or NULL)``; the last two as before the move.
+    already ends at ``expires`` was moved by this very statement, whose answer was lost. Always one ``Moved``.
     """
 
     key: str
@@ -154,8 +202,44 @@ _TEMPLATES[MoveExpiry] = f"""
     FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s"""
 
 
+class FreeAndSeal(NamedTuple):
+    """Frees a lease as ``MoveExpiry`` does, and seals the slot of a run that succeeded: both, or neither.
+
+    The slot's row gets the owner and ``slot_expires``, unless it ends later already. Always one ``Sealed``.
+    """
+
+    key: str
+    owner: str
+    lock_timeout: str
+    known: list[int]
+    expires: int
+    slot_key: str
+    slot_expires: int
+
+
+# Only a statement that moved the lease's row seals: what it inserts comes from there.
+_TEMPLATES[FreeAndSeal] = f"""
+    WITH {_SAFE}, moved AS (
+        UPDATE {{table}} AS held SET expire_at = {_moment("expires")} FROM safe
+        WHERE held.key = %(key)s AND held.value = %(owner)s
+          AND (({_micros("held.expire_at")}) = ANY(%(known)s::bigint[]) AND held.expire_at > clock_timestamp()
+               OR ({_micros("held.expire_at")}) = %(expires)s::bigint)
+        RETURNING 1
+    ), sealed AS (
+        INSERT INTO {{table}} AS held (key, value, expire_at)
+        SELECT %(slot_key)s, %(owner)s, {_moment("slot_expires")} FROM moved
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value, expire_at = excluded.expire_at
+        WHERE held.expire_at < excluded.expire_at
+        RETURNING 1
+    )
+    SELECT {_NOW}, (SELECT count(*) FROM moved), held.value, {_micros("held.expire_at")},
+           (SELECT count(*) FROM sealed), slot.value, {_micros("slot.expire_at")}
+    FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s
+    LEFT JOIN {{table}} AS slot ON slot.key = %(slot_key)s"""
+
+
 class GiveBackSlot(NamedTuple):
-    """Frees a slot in which nothing was started, but never to before its ``tick``: a row for each row freed."""
+    """Frees a slot in which nothing was started, never to before its ``tick``: a ``GivenBack`` for each row freed."""
 
     key: str
     owner: str
@@ -172,28 +256,41 @@ _TEMPLATES[GiveBackSlot] = f"""
 
 
 class Inspect(NamedTuple):
-    """Who holds the row of ``key``. Always one row: ``(holder or NULL, micros of the end or NULL, micros now)``."""
+    """Who holds the row of ``key``, and who has the slot of ``slot_key`` (empty: none is asked for): one ``Held``."""
 
     key: str
+    slot_key: str = ""
 
 
 _TEMPLATES[Inspect] = f"""
-    SELECT held.value, {_micros("held.expire_at")}, {_NOW}
-    FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s"""
+    SELECT held.value, {_micros("held.expire_at")}, {_NOW}, slot.value, {_micros("slot.expire_at")}
+    FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s
+    LEFT JOIN {{table}} AS slot ON slot.key = %(slot_key)s"""
 
 
-Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | GiveBackSlot | Inspect
+Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | FreeAndSeal | GiveBackSlot | Inspect
+#: Those that change nothing: that an answer to one was lost leaves nothing in doubt.
+READS = (ReadClock, Inspect)
+Row = Clock | Claimed | Moved | Sealed | GivenBack | Held
 
 
-def compose(statement: Statement, table_parts: Sequence[str]) -> Composed:
-    """The SQL of a statement, with named placeholders for ``parameters``."""
-    from psycopg import sql
-
-    # psycopg looks for placeholders in the finished text, also within a quoted name.
-    table = sql.Identifier(*(part.replace("%", "%%") for part in table_parts))
-    return sql.SQL(_TEMPLATES[type(statement)]).format(table=table)
+def template(statement: Statement) -> str:
+    """The statement's SQL, with ``{table}`` for the table's quoted name and ``%(field)s`` for each value."""
+    return _TEMPLATES[type(statement)]
 
 
-def parameters(statement: Statement) -> dict[str, object]:
-    """What the placeholders stand for."""
-    return statement._asdict()
+_ROWS: dict[type, Callable[..., Row]] = {
+    ReadClock: Clock,
+    ClaimSlot: Claimed,
+    ClaimLease: Claimed,
+    MoveExpiry: Moved,
+    FreeAndSeal: Sealed,
+    GiveBackSlot: GivenBack,
+    Inspect: Held,
+}
+
+
+def rows_of(statement: Statement, fetched: Iterable[Sequence[Any]]) -> tuple[Row, ...]:
+    """The rows that a driver fetched, as the named tuples that answer the statement."""
+    row = _ROWS[type(statement)]
+    return tuple(row(*columns) for columns in fetched)

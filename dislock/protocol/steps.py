@@ -11,18 +11,25 @@ A driver can be told to leave (a signal, a cancelled task, the end of a block). 
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from dislock.protocol.statements import Statement
 
 #: Seconds that a statement in flight still has when its driver is told to leave. Its answer decides what is to be
 #: undone; a healthy database answers in a thousandth of that.
 LINGER = 1.0
-#: The cause that is named where no error told a better one.
+#: The cause where no error names a better one.
 NO_ANSWER = "the database did not answer in time"
-#: The cause where the server has dropped the statement when asked to.
+#: The cause where the server has cancelled the statement when asked to.
 HAD_TO_WAIT = "the statement had to wait too long: another transaction may have locked the table (see pg_locks)"
+#: Why an answer proves nothing: it came after the request to cancel its statement was sent.
+CANCELLED = "the answer came after the statement was cancelled, so it proves nothing"
+#: Why an answer proves nothing: the server warned, as it does when the wait for a standby is cancelled.
+ONLY_LOCAL = (
+    "the server stopped waiting for its standby (synchronous replication, wait event SyncRep), so the change may exist "
+    "on this server alone"
+)
 
 
 class Failure(NamedTuple):
@@ -62,10 +69,16 @@ class Close(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The step was carried out; ``rows`` is what an ``Execute`` returned."""
+    """The step was carried out; ``rows`` is what an ``Execute`` returned, as the statement's own named tuples.
 
-    rows: tuple[tuple[Any, ...], ...] = ()
+    With ``doubt`` the answer proves nothing, and says why: the server answers *success* with a WARNING (SQLSTATE 01000)
+    where the wait for a standby was cancelled
+    (https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA). A failover may undo it.
+    """
+
+    rows: tuple[Any, ...] = ()
     leave: bool = False
+    doubt: str = ""
 
 
 class Failed(NamedTuple):
@@ -88,6 +101,24 @@ T = TypeVar("T")
 Steps = Generator[Step, Answer, T]
 
 
-def trouble(answer: Failed | Unanswered) -> str:
+def silent(server: str) -> Failure:
+    """That a server did not answer while one waited for it."""
+    return Failure(f"{server} did not answer in time")
+
+
+def together(failures: Sequence[Failure]) -> Failure:
+    """Why none of several servers would do: each cause once; permanent if all of them are."""
+    text = "; ".join(dict.fromkeys(failure.text for failure in failures))
+    return Failure(text, permanent=all(failure.permanent for failure in failures))
+
+
+def trouble(answer: Answer) -> str:
     """What went wrong, for people."""
+    if isinstance(answer, Done):
+        return answer.doubt
     return answer.failure.text if isinstance(answer, Failed) else NO_ANSWER
+
+
+def proven(answer: Answer) -> TypeGuard[Done]:
+    """Whether the step was carried out, without a doubt."""
+    return isinstance(answer, Done) and not answer.doubt

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.faults.conftest import BOTH, LEASE, SLOT, Start, Table
 from tests.faults.wrapper import PATIENCE, alive
@@ -59,6 +60,29 @@ def test_nothing_that_we_set_stays_behind(start: Start, database_url: str, poole
             " (SELECT count(*) FROM pg_prepared_statements)"
         ).fetchone()
     assert row == ("0", "on", 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"dbname": "nowhere"}, "no such database"),
+        ({"password": "wrong"}, "SASL authentication failed"),
+        ({"options": "-c work_mem=1MB"}, "unsupported startup parameter"),
+    ],
+)
+def test_what_it_refuses_for_good_is_asked_once(
+    start: Start, database_url: str, wrong: dict[str, str], words: str
+) -> None:
+    name = conninfo_to_dict(database_url)["dbname"]
+    settings = {"ignore_startup_parameters": "extra_float_digits"}
+    with PgBouncer(database_url, settings=settings, database=str(name), users={"app": "right"}) as pooler:
+        url = pooler.url(make_conninfo(database_url, **{"user": "app", "password": "right", **wrong}))
+        run = start(url, LEASE)
+        code, err = run.ended()
+        assert (code, err.count("\n")) == (2, 1)
+        assert words in err
+        assert pooler.log.count(f"pooler error: {words}") == 1
+    assert not run.started
 
 
 def test_no_server_connection_to_be_had_is_one_line_and_1(start: Start, database_url: str) -> None:

@@ -49,14 +49,6 @@ def test_a_server_that_comes_back_while_a_start_is_tried(start: Start, server: P
     assert run.up().tell().ended() == (0, "")
 
 
-def test_a_server_that_is_away_is_one_line_and_1(start: Start, server: Postgres) -> None:
-    server.stop("immediate")
-    run = start(server.url(), SLOT, {"LOCK_CONNECT_TIMEOUT_SECONDS": 1})
-    code, err = run.ended()
-    assert (code, err.count("\n")) == (1, 1)
-    assert not run.started
-
-
 def test_a_server_that_is_away_at_exit_is_a_warning_and_the_commands_code(start: Start, server: Postgres) -> None:
     run = start(server.url(), LONG).up()
     server.stop("immediate")

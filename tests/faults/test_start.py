@@ -10,6 +10,7 @@ import pytest
 from dislock import LeaseLock, LeaseLostError, LockContext
 from dislock.command import run_held
 from dislock.holding import Holding
+from dislock.process.signals import Signals
 from tests.faults.conftest import Table
 from tests.faults.wrapper import PATIENCE
 from tests.support.wait import until
@@ -46,7 +47,8 @@ def test_a_command_is_not_started_on_a_lease_that_is_over(
     until(lambda: not table.live(), what="the end of the row")
     # For the release, which waits for the thread; the start comes first.
     threading.Timer(1.0, busy.set).start()
-    assert run_held(holding, ["touch", str(tmp_path / "ran")], {b"PATH": b"/usr/bin:/bin"}, None) == 75
+    with Signals() as signals:
+        assert run_held(holding, ["touch", str(tmp_path / "ran")], {b"PATH": b"/usr/bin:/bin"}, signals) == 75
     assert not (tmp_path / "ran").exists()
 
 

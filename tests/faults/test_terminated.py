@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 
-import psutil
 import psycopg
 import pytest
 
 from tests.faults.conftest import BOTH, LEASE, SLOT, Start, Table
-from tests.faults.wrapper import PATIENCE, alive
+from tests.faults.wrapper import PATIENCE
 from tests.support.proxy import Proxy
 from tests.support.wait import until
 
@@ -39,21 +38,6 @@ def test_while_connecting(
     assert run.send(signal.SIGTERM).ended(10) == (143, "")
     assert not run.started
     assert table.live() == {}
-
-
-@pytest.mark.parametrize("settings", CONDITIONS)
-def test_during_jitter(start: Start, database_url: str, proxy: Proxy, settings: dict[str, str]) -> None:
-    """The delay comes before the first connection, so there is nothing to undo."""
-    run = start(proxy.url(database_url), settings, {"LOCK_JITTER_SECONDS": 100000, "CRONJOB_LOCK_LOG_LEVEL": "DEBUG"})
-    until(lambda: waits_for_a_signal(run.pid), PATIENCE, "the delay")
-    assert run.send(signal.SIGTERM).code(10) == 143
-    assert not run.started
-    assert proxy.accepted == 0
-
-
-def waits_for_a_signal(pid: int) -> bool:
-    """Whether a second thread exists: the one that listens for signals before anything is done."""
-    return psutil.Process(pid).num_threads() > 1
 
 
 @pytest.mark.parametrize(
@@ -112,27 +96,6 @@ def test_while_waiting_for_a_row_lock(start: Start, database_url: str, table: Ta
         assert run.send(signal.SIGTERM).ended(10) == (143, "")
         assert not run.started
     until(lambda: not table.backends(), PATIENCE, "the end of the connection")
-    assert table.live() == {}
-
-
-@pytest.mark.parametrize("settings", [pytest.param(LEASE, id="lease"), pytest.param(BOTH, id="both")])
-def test_while_the_command_runs(start: Start, database_url: str, table: Table, settings: dict[str, str]) -> None:
-    run = start(database_url, settings).up()
-    assert run.send(signal.SIGTERM).ended() == (143, "")
-    assert not alive(run.command)
-    # The command was started, so its slot stays taken.
-    assert set(table.live()) == ({"schedule"} if settings is BOTH else set())
-
-
-def test_while_the_command_runs_and_has_its_own_idea(start: Start, database_url: str, table: Table) -> None:
-    """Forwarding starts no kill timer: the lease goes on until the command is gone."""
-    cleans_up = ("sh", "-c", 'trap "read code <$FOLDER/pipe; exit 3" TERM; echo $$ >"$FOLDER/pid"; sleep 600 & wait')
-    run = start(database_url, LEASE, command=cleans_up).up()
-    run.send(signal.SIGTERM)
-    end = table.ends()
-    until(lambda: table.renewed(end), PATIENCE, "a renewal after the signal")
-    assert set(table.live()) == {"lease"}
-    assert run.tell().ended() == (3, "")
     assert table.live() == {}
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dislock.errors import DatabaseUnavailableError, DislockError, LockNotAcquiredError, Loss, UnknownOutcomeError
-from dislock.protocol.acquisition import Protocol
+from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.conversation import Make
-from dislock.protocol.lease import Lease, Terms
+from dislock.protocol.lease import Lease
 from dislock.protocol.plan import SlotPlan
 from dislock.protocol.schedule import Slot
-from dislock.protocol.statements import GiveBackSlot, MoveExpiry
+from dislock.protocol.statements import GiveBackSlot, Held, MoveExpiry
 from dislock.protocol.steps import Answer, Connect, Done, Failed, Failure, Steps, Wait
 from tests.simulation.checks import WatchedTable
 from tests.simulation.history import Rules
@@ -22,17 +22,17 @@ from tests.simulation.process import LIBRARY
 from tests.simulation.table import Row
 
 
-class NoTolerance(Protocol):
+class NoTolerance(Acquisition):
     """A host that is early takes the slot that is about to end."""
 
     def _claim_slot(self, plan: SlotPlan, by: float) -> Steps[bool]:
         return (yield from super()._claim_slot(plan._replace(tolerance=0.0), by))
 
 
-class SlotAlwaysGivenBack(Protocol):
+class SlotAlwaysGivenBack(Acquisition):
     """A slot is freed although its command was started."""
 
-    def release(self, *, started: bool = True) -> Steps[Loss | None]:
+    def release(self, *, started: bool = True, succeeded: bool = False) -> Steps[Loss | None]:
         return (yield from super().release(started=False))
 
 
@@ -89,12 +89,12 @@ class FreedToTheEpoch(Lease):
         return self._move(1, now, by)
 
 
-class ReleaseBelieved(Protocol):
+class ReleaseBelieved(Acquisition):
     """A release does not look whether there was anything to release."""
 
-    def _free(self, lease: Lease, begun: float, by: float) -> Steps[Loss | None]:
-        yield from super()._free(lease, begun, by)
-        return None
+    def _lose(self, loss: Loss, *, over: bool = False) -> None:
+        if not over:
+            super()._lose(loss)
 
 
 class TakeoverTooLate(WatchedTable):
@@ -104,17 +104,17 @@ class TakeoverTooLate(WatchedTable):
         return row.expire <= now - 60_000_000 or row.expire == 1
 
 
-class SelfRefused(Protocol):
+class SelfRefused(Acquisition):
     """A claim whose answer was lost counts as held by another when its repetition is refused."""
 
-    def _refusal(self, key: str, slot: Slot | None, answer: Answer, *, doubtful: bool) -> DislockError:
-        error = super()._refusal(key, slot, answer, doubtful=doubtful)
+    def _refusal(self, key: str, slot: Slot | None, held: Held, *, doubtful: bool) -> DislockError | None:
+        error = super()._refusal(key, slot, held, doubtful=doubtful)
         if isinstance(error, UnknownOutcomeError):
             return LockNotAcquiredError(str(error), key=key, holder=self._plan.owner)
         return error
 
 
-class LeaveHeardInWaitsOnly(Protocol):
+class LeaveHeardInWaitsOnly(Acquisition):
     """A request to leave that comes during a renewal is not heard."""
 
     def keep(self) -> Steps[Loss | None]:
@@ -122,16 +122,17 @@ class LeaveHeardInWaitsOnly(Protocol):
         assert lease is not None
         while not (yield Wait(lease.next_renewal)).leave:
             now = self._clock()
-            self.loss = lease.overdue(now)
-            if not self.loss:
+            loss = lease.overdue(now)
+            if not loss:
                 answer = yield from self._ask(lease.renewal, lease.try_until(now))
-                self.loss = lease.learn(answer, self._clock())
-            if self.loss:
-                return self.loss
+                loss = lease.learn(answer, self._clock())
+            if loss:
+                self._lose(loss)
+                return loss
         return None
 
 
-class LeaveLostWhileConnecting(Protocol):
+class LeaveLostWhileConnecting(Acquisition):
     """A request to leave that comes with a new connection is not passed on."""
 
     def _reach(self, by: float) -> Steps[Failed | None]:
@@ -148,40 +149,39 @@ class LeaveLostWhileConnecting(Protocol):
         return Failed(Failure("; ".join(failure.text for failure in failures)), leave)
 
 
-class EnteredTooLate(Protocol):
+class EnteredTooLate(Acquisition):
     """A lease is entered however late its answer came."""
 
-    def _claim_lease(self, terms: Terms, by: float) -> Steps[bool]:
+    def _claim_all(self) -> Steps[bool]:
         try:
-            return (yield from super()._claim_lease(terms, by))
+            return (yield from super()._claim_all())
         except DatabaseUnavailableError:
             if self.lease is None:
                 raise
             return True
 
 
-class SelfRefusedAfterItsEnd(Protocol):
+class SelfRefusedAfterItsEnd(Acquisition):
     """A refusal in doubt is only unknown while the own row is alive."""
 
-    def _refusal(self, key: str, slot: Slot | None, answer: Answer, *, doubtful: bool) -> DislockError:
-        error = super()._refusal(key, slot, answer, doubtful=doubtful)
-        _, ends, now = answer.rows[0] if isinstance(answer, Done) else (None, 0, 0)
-        if isinstance(error, UnknownOutcomeError) and isinstance(answer, Done) and (ends is None or ends <= now):
+    def _refusal(self, key: str, slot: Slot | None, held: Held, *, doubtful: bool) -> DislockError | None:
+        error = super()._refusal(key, slot, held, doubtful=doubtful)
+        if isinstance(error, UnknownOutcomeError) and (held.ends is None or held.ends <= held.now):
             return LockNotAcquiredError(str(error), key=key, holder=self._plan.owner)
         return error
 
 
-class RefusedByTheNextSlot(Protocol):
+class RefusedByTheNextSlot(Acquisition):
     """A refusal in doubt is plain when another has taken the next slot meanwhile."""
 
-    def _refusal(self, key: str, slot: Slot | None, answer: Answer, *, doubtful: bool) -> DislockError:
-        error = super()._refusal(key, slot, answer, doubtful=doubtful)
+    def _refusal(self, key: str, slot: Slot | None, held: Held, *, doubtful: bool) -> DislockError | None:
+        error = super()._refusal(key, slot, held, doubtful=doubtful)
         if isinstance(error, UnknownOutcomeError) and f"names {self._plan.owner}" not in str(error):
             return LockNotAcquiredError(str(error), key=key, holder="another")
         return error
 
 
-class GivenBackTwice(Protocol):
+class GivenBackTwice(Acquisition):
     """A give-back is repeated although it may have been carried out."""
 
     def _insist(self, make: Make, by: float, *, repeat: bool = True) -> Steps[Answer]:
@@ -192,7 +192,7 @@ class RenewedBeforeItsBeginning(Lease):
     """After the database's clock was set back a renewal may end the row before its acquisition."""
 
     def renewal(self, now: float, by: float) -> MoveExpiry:
-        expires = self._told + round((now - self._sent + self.terms.ttl) * 1_000_000)
+        expires = self._answered_at + round((now - self._sent + self.terms.ttl) * 1_000_000)
         while expires in self._known:
             expires += 1
         self._pending = (now, expires)
@@ -207,7 +207,7 @@ class Double:
     caught_by: str
 
 
-def _protocol(rule: type[Protocol], caught_by: str, **bias: Any) -> Double:
+def _protocol(rule: type[Acquisition], caught_by: str, **bias: Any) -> Double:
     return Double(Rules(protocol=rule, bias=bias), caught_by)
 
 

@@ -3,7 +3,7 @@ of its own.
 
 It exists so that the rules can be tried against thousands of histories of failing networks, clocks and processes. The
 rules see no difference: a request to leave is told once, ends a ``Wait`` or a ``Connect`` at once, and lets an
-``Execute`` in flight have ``LINGER`` seconds more. Before its time is up a statement is called back.
+``Execute`` in flight have ``LINGER`` seconds more. Before its time is up a statement is cancelled.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any, Protocol
 
 from dislock.drivers.cancellation import CANCEL, cancel_time
 from dislock.errors import DislockError
-from dislock.protocol.statements import Statement
+from dislock.protocol.statements import Statement, rows_of
 from dislock.protocol.steps import (
+    CANCELLED,
     LINGER,
+    ONLY_LOCAL,
     Answer,
     Connect,
     Done,
@@ -30,6 +32,7 @@ from dislock.protocol.steps import (
 )
 
 Rows = tuple[tuple[Any, ...], ...]
+Reply = tuple[Rows, bool]
 
 
 class World(Protocol):
@@ -44,8 +47,8 @@ class World(Protocol):
     def connect(self, target: int, answer: Callable[[object], None]) -> None:
         """Answers with a link, with a ``Failure``, or never."""
 
-    def execute(self, link: object, statement: Statement, answer: Callable[[Rows | Failure], None]) -> None:
-        """Answers with rows, with a ``Failure``, or never."""
+    def execute(self, link: object, statement: Statement, answer: Callable[[Reply | Failure], None]) -> None:
+        """Answers with rows and whether the server warned, with a ``Failure``, or never."""
 
     def cancel(self, link: object) -> None:
         """Asks the server to drop the statement in flight; the statement's own answer tells whether it was."""
@@ -72,6 +75,8 @@ class Simulated:
         self._step: Step | None = None
         #: Counts the steps, so that an answer that comes after its step was over is told from one in time.
         self._turn = 0
+        #: Whether the statement of this step was cancelled: an answer after that proves nothing.
+        self._cancelled = False
 
     def run(self, steps: Steps[Any], leave: Leave, ended: Callable[[Any, DislockError | None], None]) -> None:
         """Runs a protocol to its end, then calls ``ended`` with its result or with the error that it raised."""
@@ -96,6 +101,7 @@ class Simulated:
 
     def _cancel(self, turn: int) -> None:
         if turn == self._turn and self._step is not None and self._link is not None:
+            self._cancelled = True
             self._world.cancel(self._link)
 
     def _go(self, answer: Answer | None) -> None:
@@ -122,6 +128,7 @@ class Simulated:
         """Begins a step; its answer if it is over at once."""
         world = self._world
         self._turn += 1
+        self._cancelled = False
         if isinstance(step, Wait):
             if self._leave.requested or step.until <= world.clock():
                 return Done(leave=self._told())
@@ -170,16 +177,20 @@ class Simulated:
         self._link = outcome
         self._go(Done(leave=self._told()))
 
-    def _executed(self, turn: int, outcome: Rows | Failure) -> None:
-        if turn != self._turn or self._step is None:
+    def _executed(self, turn: int, outcome: Reply | Failure) -> None:
+        step = self._step
+        if turn != self._turn or step is None:
             return
+        assert isinstance(step, Execute)
         self._step = None
         if isinstance(outcome, Failure):
             if outcome.broken:
                 self._drop()
             self._go(Failed(outcome, self._told()))
             return
-        self._go(Done(outcome, self._told()))
+        rows, warned = outcome
+        doubt = ONLY_LOCAL if warned else CANCELLED if self._cancelled else ""
+        self._go(Done(rows_of(step.statement, rows), self._told(), doubt))
 
     def _drop(self) -> None:
         if self._link is not None:

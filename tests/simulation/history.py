@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from dislock.protocol.acquisition import Protocol
+from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.lease import Lease, Terms
 from dislock.protocol.plan import Plan, SlotPlan
 from dislock.protocol.schedule import Slot
@@ -29,7 +29,7 @@ LEASE_KEY, SLOT_KEY = "cronjob-lock:lease:job", "cronjob-lock:schedule:job"
 class Rules:
     """What is tried: the project's own rules, or a double with one of them broken."""
 
-    protocol: type[Protocol] = Protocol
+    protocol: type[Acquisition] = Acquisition
     table: type[WatchedTable] = WatchedTable
     lease: type[Lease] = Lease
     #: What the scenes lean towards: a fault that needs three accidents in a row would take long to find.

@@ -6,7 +6,6 @@ command on a loss (SIGTERM, the loss's grace, SIGKILL), stop renewing, free, and
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,10 @@ from dislock.errors import (
     LossReason,
     UnknownOutcomeError,
 )
+from dislock.events import WARNING, Event
 from dislock.holding import STOP_SECONDS
 from dislock.protocol.plan import Plan, Senses
+from dislock.protocol.steps import Failure
 from tests.simulation.driver import Leave, Simulated
 
 if TYPE_CHECKING:
@@ -94,12 +95,11 @@ class Process:
     def wall(self) -> float:
         return self.history.true_wall() + self.host.offset
 
-    def say(self, level: int, text: str) -> None:
-        if level >= logging.WARNING:
+    def say(self, event: Event) -> None:
+        if event.level >= WARNING:
             self.history.stats.warnings += 1
-            if "could not be freed" in text:
-                self.unverified = True
-        self.history.trace("%s says: %s", self, text)
+            self.unverified = self.unverified or event.name == "release failed"
+        self.history.trace("%s says: %s", self, event.message)
 
     def call_at(self, moment: float, callback: Callable[[], None]) -> None:
         history = self.history
@@ -133,7 +133,7 @@ class Process:
     def answered(self, call: Any, outcome: Any) -> None:
         if call.link.alive:
             self.history.trace("%s hears %s", self, outcome)
-            call.done(outcome)
+            call.done(outcome if isinstance(outcome, Failure) else (outcome, call.warned))
 
     # What may befall it
 

@@ -54,7 +54,20 @@ class Row:
 class Call:
     """One statement on its way."""
 
-    __slots__ = ("begun", "done", "fate", "link", "process", "row", "seen", "sent", "statement", "version", "waits")
+    __slots__ = (
+        "begun",
+        "done",
+        "fate",
+        "link",
+        "process",
+        "row",
+        "seen",
+        "sent",
+        "statement",
+        "version",
+        "waits",
+        "warned",
+    )
 
     def __init__(self, statement: Any, process: Any = None) -> None:
         self.statement = statement
@@ -66,6 +79,8 @@ class Call:
         self.version = -1
         self.seen: tuple[str | None, int | None] = (None, None)
         self.waits = 0
+        #: The server warned in its answer.
+        self.warned = False
 
 
 class Table:
@@ -97,7 +112,9 @@ class Table:
 
     def _inspect(self, call: Call, statement: Inspect, now: int) -> Rows:
         row = self.rows.get(statement.key)
-        return ((row.value, row.expire, now) if row else (None, None, now),)
+        slot = self.rows.get(statement.slot_key)
+        seen = (slot.value, slot.expire) if slot else (None, None)
+        return ((*((row.value, row.expire) if row else (None, None)), now, *seen),)
 
     def _begin_slot(self, call: Call, statement: ClaimSlot, now: int) -> Rows | None:
         return None if statement.expires > now else ()

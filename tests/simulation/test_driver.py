@@ -32,7 +32,9 @@ BROKEN = Failure("reset", broken=True)
 class Clockwork:
     """A world that answers after the seconds that the test names; None: never."""
 
-    def __init__(self, connecting: float | None = 1.0, executing: float | None = 1.0, outcome: Any = ((7,),)) -> None:
+    def __init__(
+        self, connecting: float | None = 1.0, executing: float | None = 1.0, outcome: Any = (((7, "UTC"),), False)
+    ) -> None:
         self.now = 100.0
         self.connecting, self.executing, self.outcome = connecting, executing, outcome
         self.calls: list[tuple[float, int, Callable[[], None]]] = []
@@ -101,7 +103,7 @@ READ = ReadClock()
 def test_steps_are_carried_out_one_after_the_other() -> None:
     world = Clockwork()
     heard = carry_out(world, [Wait(105), Connect(0, 110), Execute(READ, 120), Close()])
-    assert heard == [(105, Done()), (106, Done()), (107, Done(((7,),))), (107, Done())]
+    assert heard == [(105, Done()), (106, Done()), (107, Done(((7, "UTC"),))), (107, Done())]
     assert not world.open
     assert not world.cancelled
 
@@ -148,7 +150,7 @@ def test_leaving_ends_a_wait_and_a_connect_at_once_and_is_told_once(step: Step) 
 def test_leaving_lets_a_statement_linger_and_calls_it_back() -> None:
     world = Clockwork(executing=0.5)
     heard = carry_out(world, [Connect(0, 110), Execute(READ, 130)], leave_at=101.2)
-    assert heard[1] == (101.5, Done(((7,),), leave=True))
+    assert heard[1] == (101.5, Done(((7, "UTC"),), leave=True))
     world = Clockwork(executing=None)
     heard = carry_out(world, [Connect(0, 110), Execute(READ, 130)], leave_at=105)
     assert heard[1] == (105 + LINGER, Unanswered(leave=True))

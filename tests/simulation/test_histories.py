@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.hunting import run_many
 
 #: How many histories the tests run, and the seed of the first.
-COUNT = int(os.environ.get("SIMULATION_HISTORIES", "10000"))
+COUNT = int(os.environ.get("SIMULATION_HISTORIES", "2000"))
 FIRST = int(os.environ.get("SIMULATION_FIRST_SEED", "0"))
 
 

@@ -25,15 +25,23 @@ class PgBouncer:
     """Started on entry, ended on exit. Skips the test where the program is missing; with CI=true that fails it.
 
     ``server_url`` names the server and the role in which every client reaches it; ``pool_mode`` is ``session``,
-    ``transaction`` or ``statement``; ``settings`` are further lines of its ``[pgbouncer]`` section.
+    ``transaction`` or ``statement``; ``settings`` are further lines of its ``[pgbouncer]`` section. It has every
+    database, or the one named, and lets everybody in, or only the ``users`` with their passwords.
     """
 
     def __init__(
-        self, server_url: str, pool_mode: str = "transaction", settings: Mapping[str, object] | None = None
+        self,
+        server_url: str,
+        pool_mode: str = "transaction",
+        settings: Mapping[str, object] | None = None,
+        *,
+        database: str = "*",
+        users: Mapping[str, str] | None = None,
     ) -> None:
         self._program = need_program("pgbouncer")
         self._server = conninfo_to_dict(server_url)
         self._settings = {"pool_mode": pool_mode, **(settings or {})}
+        self._database, self._users = database, users
         self._folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
@@ -56,6 +64,9 @@ class PgBouncer:
         self.port = _free_port()
         configuration = self._folder / "pgbouncer.ini"
         configuration.write_text(self._configuration())
+        (self._folder / "users").write_text(
+            "".join(f'"{name}" "{word}"\n' for name, word in (self._users or {}).items())
+        )
         user = account()
         if user is not None:
             # PgBouncer refuses to run as root.
@@ -94,12 +105,13 @@ class PgBouncer:
             "listen_port": self.port,
             "unix_socket_dir": "",
             # No user file: whoever comes is let in, as the role of the line under [databases].
-            "auth_type": "any",
+            "auth_type": "any" if self._users is None else "scram-sha-256",
+            "auth_file": self._folder / "users",
             "logfile": self._folder / "log",
             "ignore_startup_parameters": "extra_float_digits,options",
             **self._settings,
         }
-        lines = ["[databases]", "* = " + make_conninfo("", **server), "[pgbouncer]"]
+        lines = ["[databases]", f"{self._database} = " + make_conninfo("", **server), "[pgbouncer]"]
         return "\n".join([*lines, *(f"{name} = {value}" for name, value in settings.items()), ""])
 
     def _wait_until_it_listens(self, process: subprocess.Popen[bytes]) -> None:

@@ -14,7 +14,7 @@ from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS, Option
 
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
-DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*/README.md"))]
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="the documents are not installed with the package")
 
@@ -101,6 +101,13 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
         file = document.parent / path if path else document
         assert file.exists(), f"{target} does not exist"
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
+
+
+def test_contributors_are_sent_to_what_there_is() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:benchmarks|ci|docs|tests)/[\w./]*)[ `]", text)
+    assert len(named) > 20
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_document_can_be_found_from_the_readme() -> None:

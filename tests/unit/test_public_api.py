@@ -20,7 +20,10 @@ PROMISED = {
 }  # fmt: skip
 PROMISED_AIO = {"ScheduleLock", "LeaseLock", "LockSession", "acquire_locks", "build_locks"}
 #: What goes beyond it.
-MORE = {"with_locks", "Loss", "LossReason", "SlotOverError", "DatabaseUnavailableError", "UnknownOutcomeError"}
+MORE = {
+    "with_locks", "Loss", "LossReason", "SlotOverError", "DatabaseUnavailableError", "UnknownOutcomeError",
+    "LockWaitEndedError", "NotSealedError",
+}  # fmt: skip
 
 
 def test_the_names() -> None:

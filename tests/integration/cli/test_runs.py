@@ -8,6 +8,7 @@ import subprocess
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.support.contract import Dislock
 from tests.support.wait import until
@@ -79,6 +80,27 @@ class TestSchedule:
     def test_the_command_takes_the_place_of_the_process(self, dislock: Dislock, on_this_host: None) -> None:
         process = dislock.start("DATABASE_URL", "sh", "-c", "echo $$")
         assert dislock.finish(process).out == f"{process.pid}\n"
+
+    def test_variables_that_are_for_the_command_change_no_slot(self, dislock: Dislock) -> None:
+        meant = {
+            "PSYCOPG_IMPL": "c",
+            "PSYCOPG_WAIT_FUNC": "nonsense",
+            "PYTHONTZPATH": "nowhere",
+            "PGTZ": "Asia/Tokyo",
+            "PGOPTIONS": "-c timezone=Asia/Tokyo",
+            "PGDATESTYLE": "nonsense",
+            "PGGEQO": "nonsense",
+        }
+        set_time_zone(dislock, "America/Lima")
+        ran = dislock.run("DATABASE_URL", "env", **meant)
+        assert (ran.code, ran.err) == (0, "")
+        assert meant.items() <= ran.told.items()
+        assert ran.told["DISLOCK_SLOT"].endswith("-01-01T05:00:00Z")
+
+    def test_the_connection_string_may_name_the_sessions_zone(self, dislock: Dislock) -> None:
+        url = make_conninfo(dislock.environment["DATABASE_URL"], options="-c timezone=America/Lima")
+        ran = dislock.run("DATABASE_URL", *TELL, DATABASE_URL=url)
+        assert ran.told["DISLOCK_SLOT"].endswith("-01-01T05:00:00Z")
 
     def test_a_zone_without_a_name_needs_one(self, dislock: Dislock) -> None:
         set_time_zone(dislock, "<+03>-03")

@@ -95,13 +95,18 @@ def test_the_systemd_service_leaves_roots_cache_alone() -> None:
     assert ("Environment", "=", f"DISLOCK_CACHE=/var/cache/{folder}") in lines
 
 
+def test_systemd_signals_dislock_alone() -> None:
+    # It passes a SIGTERM on; one that systemd sent to the command as well would reach that twice.
+    assert "KillMode=mixed" in (EXAMPLES / "dislock-import.service").read_text().splitlines()
+
+
 @pytest.mark.parametrize("unit", ["dislock-import.service", "dislock-import.timer"])
 def test_systemd_units_have_no_unknown_word(unit: str) -> None:
     known = {
         "Unit": {"Description", "Wants", "After"},
         "Service": {
-            *("Type", "EnvironmentFile", "Environment", "ExecStart", "TimeoutStopSec", "DynamicUser"),
-            *("CacheDirectory", "NoNewPrivileges", "ProtectSystem"),
+            *("Type", "EnvironmentFile", "Environment", "ExecStart", "KillMode", "TimeoutStopSec"),
+            *("DynamicUser", "CacheDirectory", "NoNewPrivileges", "ProtectSystem"),
         },
         "Timer": {"OnCalendar", "AccuracySec"},
         "Install": {"WantedBy"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +18,6 @@ import pytest
 from dislock import (
     ConfigurationError,
     DatabaseUnavailableError,
-    DislockError,
     LeaseLostError,
     LockNotAcquiredError,
     LossReason,
@@ -437,23 +437,6 @@ def test_under_continue_a_loss_is_logged_and_no_more(
     assert "lost" in caplog.text
 
 
-def test_a_lock_object_is_for_one_use(make: MakeContext) -> None:
-    async def main() -> None:
-        lock = aio.LeaseLock(make())
-        async with lock:
-            with pytest.raises(DislockError, match="entered before"):
-                await lock.__aenter__()
-
-    run(main)
-
-
-def test_settings_are_checked_where_the_lock_is_made(make: MakeContext) -> None:
-    with pytest.raises(ValueError, match="run_ttl_seconds"):
-        aio.LeaseLock(make(run_ttl_seconds=None))
-    with pytest.raises(ConfigurationError):
-        aio.acquire_locks(make(), "lease")
-
-
 def test_the_decorator_takes_the_locks_anew_and_keeps_the_metadata(
     make: MakeContext, live: Callable[[], set[str]]
 ) -> None:
@@ -529,3 +512,42 @@ def test_an_error_of_a_guarded_coroutine_comes_out_as_it_is(make: MakeContext) -
             await work()
 
     run(main)
+
+
+# Forks
+
+FORK = """
+import asyncio, os, sys
+from dislock import LockContext, aio
+
+async def main():
+    context = LockContext(url=sys.argv[1], table_parts=["key_value"], lock_key="job", owner="host:1",
+                          run_ttl_seconds=5, lease_interval_seconds=0.1)
+    async with aio.LeaseLock(context) as session:
+        child = os.fork()
+        if child == 0:
+            return "child"
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        await asyncio.sleep(0.3)
+        assert session.loss is None, session.loss
+    return code
+
+result = asyncio.run(main())
+if result == "child":
+    # As a child would end that has work of its own.
+    os._exit(7)
+sys.exit(0 if result == 7 else 1)
+"""
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 15), reason="from CPython 3.15 on an event loop cannot go on in a forked child"
+)
+def test_a_fork_inside_an_asynchronous_block_leaves_the_parents_lease_alone(
+    database_url: str, live: Callable[[], set[str]]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, database_url], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert live() == set()

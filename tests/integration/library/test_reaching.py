@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -10,11 +11,21 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from dislock import ConfigurationError, DatabaseUnavailableError, LeaseLock, LockNotAcquiredError, acquire_locks
+from dislock import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    LeaseLock,
+    LockContext,
+    LockNotAcquiredError,
+    UnknownOutcomeError,
+    acquire_locks,
+    aio,
+)
 from tests.conftest import KEY_VALUE
 from tests.integration.library.conftest import MakeContext
+from tests.support.lookalike import Lookalike
 from tests.support.proxy import Proxy
 from tests.support.tls import TlsServer, tls_server
 
@@ -47,12 +58,137 @@ def test_the_next_host_is_tried_while_there_is_time(make: MakeContext, database_
         assert session.fencing_token
 
 
+class Names:
+    """A name service of the test's own, for ``two.test``: its answers one after the other; the last one stays."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers = list(answers)
+        self._real = socket.getaddrinfo
+
+    def look_up(self, host: str, port: str | None, **more: Any) -> list[Any]:
+        if host != "two.test" or more.get("flags"):
+            return self._real(host, port, **more)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [found for address in answer for found in self._real(address, port, **more)]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch, database_url: str) -> Iterator[Names]:
+    """``two.test`` is a server that never says a word, and then the database."""
+    names = Names(["127.0.0.2", "127.0.0.1"])
+    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.2", int(str(conninfo_to_dict(database_url)["port"]))))
+        listener.listen(50)
+        yield names
+
+
+def enter(context: LockContext, *, asynchronous: bool) -> int | None:
+    """Takes a lease and frees it; its token."""
+    if not asynchronous:
+        with LeaseLock(context) as session:
+            return session.fencing_token
+
+    async def main() -> int | None:
+        async with aio.LeaseLock(context) as session:
+            return session.fencing_token
+
+    return asyncio.run(main())
+
+
+BOTH_WAYS = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+
+
+@BOTH_WAYS
+def test_each_address_of_a_name_is_tried_while_there_is_time(
+    make: MakeContext, database_url: str, names: Names, asynchronous: bool
+) -> None:
+    url = make_conninfo(database_url, host="two.test")
+    assert enter(make(url=url, connect_timeout_seconds=4), asynchronous=asynchronous)
+
+
+@BOTH_WAYS
+def test_the_addresses_that_were_tried_are_named(
+    make: MakeContext, database_url: str, names: Names, asynchronous: bool
+) -> None:
+    names.answers = [["127.0.0.2", "127.0.0.3"]]
+    url = make_conninfo(database_url, host="two.test")
+    words = r"two\.test:\d+ at 127\.0\.0\.2 did not answer in time; .*127\.0\.0\.3.*refused"
+    with pytest.raises(DatabaseUnavailableError, match=words):
+        enter(make(url=url, connect_timeout_seconds=1), asynchronous=asynchronous)
+
+
+@BOTH_WAYS
+def test_a_name_is_looked_up_anew_for_each_connection(
+    make: MakeContext, database_url: str, names: Names, asynchronous: bool
+) -> None:
+    """A managed service moves its one name to the new primary."""
+    # Nobody listens at the first one: it is refused.
+    names.answers = [["127.0.0.3"], ["127.0.0.1"]]
+    url = make_conninfo(database_url, host="two.test")
+    assert enter(make(url=url, connect_timeout_seconds=20), asynchronous=asynchronous)
+
+
+@BOTH_WAYS
+def test_the_next_host_of_a_service_is_tried_while_there_is_time(
+    make: MakeContext,
+    database_url: str,
+    mute: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asynchronous: bool,
+) -> None:
+    good = conninfo_to_dict(database_url)
+    hosts = {"host": "127.0.0.1,127.0.0.1", "port": f"{mute},{good['port']}"}
+    words = {**{key: good[key] for key in ("user", "password", "dbname") if key in good}, **hosts}
+    (tmp_path / "services").write_text("[two]\n" + "".join(f"{key}={word}\n" for key, word in words.items()))
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    assert enter(make(url="service=two", connect_timeout_seconds=4), asynchronous=asynchronous)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            {"server_version": "11.22 (Debian 11.22-1)"},
+            r"the server is PostgreSQL 11\.22 .*: dislock needs 12 or newer",
+        ),
+        ({"server_version": "8.0.2"}, r"the server is PostgreSQL 8\.0\.2: dislock needs 12 or newer"),
+        ({"server_version": "13.0.0", "crdb_version": "CockroachDB CCL v23.2.0"}, "the server is CockroachDB, "),
+        ({"server_version": "15.2-YB-2025.1.0.0-b0"}, "the server is YugabyteDB, .*: dislock needs PostgreSQL"),
+    ],
+)
+def test_a_server_that_cannot_hold_a_lock_is_told_at_the_first_connection(
+    make: MakeContext, said: dict[str, str], words: str, asynchronous: bool
+) -> None:
+    with Lookalike(said) as server, pytest.raises(ConfigurationError, match=words):
+        enter(make(url=server.url), asynchronous=asynchronous)
+    assert server.asked == b""
+
+
+def test_aurora_dsql_is_told_by_its_name(make: MakeContext) -> None:
+    with Lookalike({"server_version": "16.13"}) as server, pytest.raises(ConfigurationError, match="is Aurora DSQL, "):
+        url = make_conninfo(server.url, host="foo.dsql.us-east-1.on.aws", hostaddr="127.0.0.1")
+        enter(make(url=url), asynchronous=False)
+
+
+@pytest.mark.parametrize("said", [{}, {"server_version": "12.0"}, {"server_version": "18.1 (Debian 18.1-1)"}])
+def test_a_version_that_will_do_or_is_not_told_is_asked_for_a_lock(make: MakeContext, said: dict[str, str]) -> None:
+    with Lookalike(said) as server, pytest.raises(UnknownOutcomeError):
+        enter(make(url=server.url, connect_timeout_seconds=1), asynchronous=False)
+    assert b"INSERT INTO" in server.asked
+
+
 @pytest.mark.parametrize("host", ["db..internal", ".db.internal", "x" * 64 + ".internal"])
 def test_a_host_that_no_host_can_be_called_is_told_and_passed_over(
     make: MakeContext, database_url: str, host: str
 ) -> None:
     """A part of it came from an empty variable, say."""
-    with pytest.raises(ConfigurationError, match="no host can be called"), LeaseLock(make(url=f"host={host} dbname=d")):
+    with (
+        pytest.raises(ConfigurationError, match="a host that cannot exist"),
+        LeaseLock(make(url=f"host={host} dbname=d")),
+    ):
         pytest.fail("entered")
     good = psycopg.conninfo.conninfo_to_dict(database_url)
     with LeaseLock(make(url=psycopg.conninfo.make_conninfo(database_url, host=f"{host},{good['host']}"))):
@@ -71,6 +207,13 @@ def test_a_refused_connection_is_tried_again(make: MakeContext, database_url: st
 def test_a_missing_table_says_how_to_make_it(make: MakeContext) -> None:
     with pytest.raises(ConfigurationError, match=r"CREATE TABLE nowhere \(key text PRIMARY KEY"):
         LeaseLock(make(table_parts=["nowhere"])).__enter__()
+
+
+def test_a_table_outside_the_search_path_is_not_only_to_be_made(make: MakeContext, database_url: str) -> None:
+    url = make_conninfo(database_url, options="-c search_path=")
+    with pytest.raises(ConfigurationError, match=r"a schema of this session's search_path: .* or name"):
+        enter(make(url=url), asynchronous=False)
+    assert enter(make(url=url, table_parts=["public", "key_value"]), asynchronous=False)
 
 
 def test_a_table_without_its_unique_key_is_told_apart(make: MakeContext, database_url: str) -> None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -26,9 +25,9 @@ from dislock import (
     UnknownOutcomeError,
     acquire_locks,
     build_locks,
-    run_with_locks,
     with_locks,
 )
+from dislock.holding import Holding
 from tests.integration.library.conftest import MakeContext
 from tests.support.proxy import Proxy
 from tests.support.wait import until
@@ -69,40 +68,6 @@ def test_a_lease_is_one_connection_while_held_and_free_after(
         assert live() == {"lease"}
 
 
-def test_next_run_time_that_is_past_is_refused_by_the_claim(make: MakeContext, db: Connection) -> None:
-    past = datetime.now(timezone.utc) - timedelta(seconds=5)
-    with pytest.raises(LockNotAcquiredError) as caught, ScheduleLock(make(next_run_time=past)):
-        pytest.fail("a lock that holds nothing")
-    assert db.execute("SELECT count(*) FROM key_value").fetchone() == (0,)
-    assert caught.value.key == "cronjob-lock:schedule:job"
-
-
-def test_the_slot_is_computed_at_each_entry_from_the_databases_clock(make: MakeContext, db: Connection) -> None:
-    context = make(schedule="* * * * * *", slot_tolerance_seconds=0.0)
-    seen = set()
-    for _ in range(3):
-        with until(lambda: entered(context), what="a free slot") as session:
-            seen.add(session.slot.expires)
-    assert len(seen) == 3
-
-
-def entered(context: Any) -> Any:
-    lock = acquire_locks(context, ["schedule"])
-    try:
-        session = lock.__enter__()
-    except LockNotAcquiredError:
-        return None
-
-    class Left:
-        def __enter__(self) -> Any:
-            return session
-
-        def __exit__(self, *error: Any) -> None:
-            lock.__exit__(None, None, None)
-
-    return Left()
-
-
 def test_a_refused_lease_gives_the_slot_back(make: MakeContext, live: Callable[[], set[str]]) -> None:
     with LeaseLock(make(owner="other:9")):
         with pytest.raises(LockNotAcquiredError), acquire_locks(make(), BOTH):
@@ -110,13 +75,6 @@ def test_a_refused_lease_gives_the_slot_back(make: MakeContext, live: Callable[[
         assert live() == {"lease"}
     with acquire_locks(make(), BOTH):
         assert live() == {"schedule", "lease"}
-
-
-def test_a_slot_given_back_is_free_for_its_own_tick_and_not_before(make: MakeContext, db: Connection) -> None:
-    with LeaseLock(make(owner="other:9")), pytest.raises(LockNotAcquiredError), acquire_locks(make(), BOTH):
-        pytest.fail("half a set of locks")
-    row = db.execute("SELECT expire_at <= clock_timestamp() FROM key_value WHERE key LIKE '%schedule%'").fetchone()
-    assert row == (True,)
 
 
 @pytest.mark.parametrize(
@@ -201,30 +159,6 @@ def test_the_token_of_both_modes_is_the_leases(make: MakeContext, db: Connection
         assert 0 <= session.fencing_token - row[0] < 100_000
 
 
-def test_a_lock_object_is_for_one_use(make: MakeContext, db: Connection) -> None:
-    lock = LeaseLock(make())
-    with lock, pytest.raises(DislockError, match="entered before"), lock:
-        pytest.fail("nested")
-    with pytest.raises(DislockError, match="entered before"), lock:
-        pytest.fail("used twice")
-
-
-@pytest.mark.parametrize("strategies", ["lease", (), ("leese",), None, (None,), b"lease"])
-def test_strategies_that_mean_nothing_are_never_an_unlocked_run(make: MakeContext, strategies: Any) -> None:
-    for use in (acquire_locks, build_locks, with_locks, lambda c, s: run_with_locks(["false"], c, s)):
-        with pytest.raises(ConfigurationError):
-            use(make(), strategies)
-
-
-def test_missing_settings_are_refused_where_the_lock_is_made(make: MakeContext) -> None:
-    with pytest.raises(ValueError, match="run_ttl_seconds"):
-        LeaseLock(make(run_ttl_seconds=None))
-    with pytest.raises(ValueError, match="lease_interval_seconds"):
-        LeaseLock(make(lease_interval_seconds=None))
-    with pytest.raises(ValueError, match="next_run_time"):
-        ScheduleLock(make(schedule=None))
-
-
 def test_build_locks_orders_schedule_first(make: MakeContext, live: Callable[[], set[str]]) -> None:
     schedule, lease = build_locks(make(), ["lease", "schedule"])
     assert isinstance(schedule, ScheduleLock)
@@ -243,17 +177,6 @@ def test_the_decorator_takes_the_locks_anew_at_each_call(make: MakeContext, live
     assert [work(2), work(3, factor=3)] == [4, 9]
     assert (work.__name__, work.__doc__) == ("work", "Doc.")
     assert live() == set()
-
-
-def test_the_decorator_refuses_what_runs_after_the_call(make: MakeContext) -> None:
-    async def coroutine() -> None: ...
-
-    def generator() -> Any:
-        yield
-
-    for function in (coroutine, generator):
-        with pytest.raises(ConfigurationError, match="after the call"):
-            with_locks(make(), ["lease"])(function)
 
 
 def test_a_fork_inside_the_block_leaves_the_parents_lease_alone(
@@ -403,13 +326,6 @@ def test_a_function_around_a_coroutine_function_is_refused_at_its_call(make: Mak
         plain()
 
 
-def test_the_slot_of_the_command_is_told_in_utc(make: MakeContext, tmp_path: Path) -> None:
-    moment = datetime(2060, 7, 1, 3, tzinfo=timezone(timedelta(hours=2)))
-    command = ["sh", "-c", f"echo $DISLOCK_SLOT >{tmp_path}/slot"]
-    assert run_with_locks(command, make(schedule=None, next_run_time=moment), ["schedule"]) == 0
-    assert (tmp_path / "slot").read_text() == "2060-07-01T01:00:00Z\n"
-
-
 def waiting_for(url: str) -> Callable[[], bool]:
     def look() -> bool:
         with psycopg.connect(url, autocommit=True) as connection:
@@ -475,33 +391,6 @@ def test_a_database_that_is_away_at_the_end_is_a_warning(
     assert "could not be freed" in caplog.text
 
 
-@pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)])
-def test_a_command_under_locks_returns_its_code(make: MakeContext, command: str, code: int) -> None:
-    assert run_with_locks(["sh", "-c", command], make(), ["lease"]) == code
-
-
-def test_a_command_that_cannot_be_started_gives_the_slot_back(make: MakeContext, live: Callable[[], set[str]]) -> None:
-    assert run_with_locks(command=["/no/such/program"], context=make(), strategies=BOTH) == 127
-    assert live() == set()
-
-
-def test_a_refused_command_raises_and_does_not_run(make: MakeContext, tmp_path: Any) -> None:
-    with LeaseLock(make(owner="other:9")), pytest.raises(LockNotAcquiredError):
-        run_with_locks(["touch", str(tmp_path / "ran")], make(), ["lease"])
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_command_whose_lease_is_lost_is_ended_with_75(make: MakeContext, db: Connection, tmp_path: Any) -> None:
-    context = make(lease_interval_seconds=0.1)
-    script = f"touch {tmp_path}/up; exec sleep 60"
-    taker = threading.Thread(
-        target=lambda: (until((tmp_path / "up").exists), db.execute("UPDATE key_value SET value = 'thief:1'"))
-    )
-    taker.start()
-    assert run_with_locks(["sh", "-c", script], context, ["lease"]) == 75
-    taker.join()
-
-
 def test_a_table_with_schema_and_odd_names(make: MakeContext, db: Connection) -> None:
     db.execute('CREATE SCHEMA "my.schema"')
     db.execute(
@@ -509,3 +398,39 @@ def test_a_table_with_schema_and_odd_names(make: MakeContext, db: Connection) ->
     )
     with LeaseLock(make(table_parts=["my.schema", 'Ta"b%s'])) as session:
         assert session.fencing_token
+
+
+def test_between_two_renewals_no_transaction_is_open(make: MakeContext, db: Connection) -> None:
+    with LeaseLock(make()):
+        state = db.execute(
+            "SELECT state, xact_start IS NOT NULL AND state <> 'idle' FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'dislock job'"
+        ).fetchall()
+    assert state == [("idle", False)]
+
+
+def test_a_loss_is_never_told_without_its_reason(make: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event may be set by whoever enters, before the renewing thread had any time."""
+    over = threading.Event()
+    keep = Holding._keep
+    monkeypatch.setattr(Holding, "_keep", lambda self: (over.wait(20), keep(self)))
+    acquire = Holding.acquire
+
+    def held_up(self: Holding) -> bool:
+        held = acquire(self)
+        lease = self.acquisition.lease
+        assert lease is not None
+        from dislock.drivers.clock import clock
+
+        until(lambda: lease.overdue(clock()))
+        return held
+
+    monkeypatch.setattr(Holding, "acquire", held_up)
+    with pytest.raises(LeaseLostError), LeaseLock(make(run_ttl_seconds=0.3, lease_interval_seconds=0.1)) as session:
+        assert session.lease_lost is not None
+        assert session.lease_lost.is_set()
+        try:
+            assert session.loss is not None
+            assert session.loss_reason is LossReason.UNCONFIRMED
+        finally:
+            over.set()

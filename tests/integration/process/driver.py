@@ -1,6 +1,6 @@
 """A wrapper without a database, run as a program: `driver.py OPTIONS COMMAND...`, OPTIONS being JSON.
 
-mode: supervise (default), become, or library; lose: a FIFO, a lease is lost when a line comes out of it (or "now");
+mode: supervise (default), become, or library; stop: a FIFO, a line out of it stops the command (or "now");
 grace; report: a file that is told what happened; early: a file made once signals are received, then `hold` is read to
 its end before the command starts; environment: pairs of hex-coded names and values, in place of the own.
 """
@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dislock.errors import Loss, LossReason
-from dislock.process.runner import Beginning, Interrupted, NotStarted, Signals, become, supervise
-from dislock.process.signals import die_of_interrupt
+from dislock.process.ending import die_of_interrupt
+from dislock.process.outcomes import Interrupted, NotStarted, Stop
+from dislock.process.runner import Run, become
+from dislock.process.signals import Signals
 
 
 def original_environment() -> dict[bytes, bytes]:
@@ -39,49 +40,40 @@ def main() -> int:
             draft.write_text(json.dumps({"pid": os.getpid(), **what}))
             draft.replace(options["report"])
 
-    def subscribe(callback: Callable[[Loss], None]) -> None:
-        loss = Loss(LossReason.TAKEN, "taken", grace)
-        if options.get("lose") == "now":
-            callback(loss)
-        elif "lose" in options:
+    def subscribe(callback: Callable[[Stop], None]) -> None:
+        if options.get("stop") == "now":
+            callback(Stop(grace))
+        elif "stop" in options:
 
             def watch() -> None:
-                with Path(options["lose"]).open() as lines:
+                with Path(options["stop"]).open() as lines:
                     for _ in lines:
-                        callback(loss)
+                        callback(Stop(grace))
 
             threading.Thread(target=watch, daemon=True).start()
 
     if options.get("mode") == "library":
-        ended = supervise(command, environment=None, signals=None, subscribe=subscribe, kill_grace=grace)
-        return ended.code
+        return Run(command, kill_grace=grace).to_its_end(subscribe=subscribe).code
     with Signals() as signals:
         if "early" in options:
-            signals.on_early(lambda: report(early=signals.received))
+            signals.on_ending(lambda: report(early=True))
             Path(options["early"]).touch()
             Path(options["hold"]).read_bytes()
         try:
             if options.get("mode") == "become":
                 become(command, environment, signals)
-            beginning = Beginning()
-            ended = supervise(
-                command,
-                environment=environment,
-                signals=signals,
-                subscribe=subscribe,
-                kill_grace=grace,
-                beginning=beginning,
-            )
+            run = Run(command, signals=signals, kill_grace=grace)
+            ended = run.to_its_end(environment, subscribe)
         except Interrupted as error:
             report(interrupted=error.number)
             return 128 + error.number
         except NotStarted as error:
-            report(not_started=error.code, message=error.message)
+            report(not_started=error.code, message=str(error))
             return error.code
-        report(code=ended.code, lost=ended.lost, begun=beginning.happened)
+        report(code=ended.code, stopped=ended.stopped, begun=run.begun)
         if ended.interrupted:
             die_of_interrupt()
-        return 75 if ended.lost else ended.code
+        return 75 if ended.stopped else ended.code
 
 
 if __name__ == "__main__":

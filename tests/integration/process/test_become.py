@@ -39,7 +39,8 @@ def test_failure_leaves_everything_as_it_was() -> None:
     code = f"""
 import os, signal, sys, threading
 sys.path.insert(0, {ROOT!r})
-from dislock.process.runner import Interrupted, NotStarted, Signals, become
+from dislock.process.runner import Interrupted, Signals, become
+from dislock.process.outcomes import NotStarted
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 def look():
     mask = sorted(int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, []))
@@ -54,7 +55,7 @@ with Signals() as signals:
         assert error.code == 127
     assert look() == inside
     told = threading.Event()
-    signals.on_early(told.set)
+    signals.on_ending(told.set)
     os.kill(os.getpid(), signal.SIGTERM)
     assert told.wait(20), "nobody listens any more"
     try:
@@ -71,9 +72,10 @@ print("good")
 def test_command_that_does_not_exist_where_no_thread_is_to_be_had() -> None:
     code = """
 import threading
-from dislock.process.runner import NotStarted, Signals, become
+from dislock.process.outcomes import NotStarted
+from dislock.process.runner import Signals, become
 with Signals() as signals:
-    signals.on_early(lambda: None)
+    signals.on_ending(lambda: None)
     threading.stack_size(1 << 46)
     try:
         become(["/no/such/command"], None, signals)
@@ -90,7 +92,7 @@ import os, signal, sys
 sys.path.insert(0, {ROOT!r})
 from dislock.process.runner import Interrupted, Signals, become
 with Signals() as signals:
-    signals.halt()
+    signals.hand_on(None)
     os.kill(os.getpid(), signal.SIGHUP)
     try:
         become(["true"], None, signals)

@@ -18,12 +18,16 @@ from tests.integration.process.harness import PATIENCE, alive, run, running
 HELD_OPEN = """
 import os, signal, sys, threading
 from dislock.process import child as children, runner
-from dislock.errors import Loss, LossReason
-sent = {number: threading.Event() for number in signal.valid_signals()}
-spawn, send = children.Child._spawn, children.Child.send
-def noted(self, number):
-    send(self, number)
-    sent[number].set()
+from dislock.process.outcomes import Stop
+decided = {"stop": threading.Event(), "kill": threading.Event()}
+spawn = children.Child._spawn
+def noted(name):
+    method = getattr(children.Child, name)
+    def call(self):
+        method(self)
+        decided[name].set()
+    setattr(children.Child, name, call)
+noted("stop"), noted("kill")
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 def slow(self, *args):
@@ -31,10 +35,10 @@ def slow(self, *args):
     process = spawn(self, *args)
     print(process.pid, flush=True)
     return process
-children.Child.send, children.Child._spawn = noted, slow
+children.Child._spawn = slow
 """
 #: Tells how a supervised command ended, when the thread that forks has ended too.
-TOLD = """    print(ended.code, ended.lost)
+TOLD = """    print(ended.code, ended.stopped)
 except KeyboardInterrupt:
     print("interrupted")
 for thread in threading.enumerate():
@@ -45,23 +49,21 @@ for thread in threading.enumerate():
 DEAF = (
     """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-lose = []
+stops = []
 try:
-    ended = runner.supervise(
-        ["sleep", "1000"], environment=None, signals=None, subscribe=lose.append, kill_grace=float(sys.argv[1])
-    )
+    ended = runner.Run(["sleep", "1000"], kill_grace=float(sys.argv[1])).to_its_end(subscribe=stops.append)
 """
     + TOLD
 )
-#: When the grace of a loss ends, of an exception with a grace of nothing, and at once after a second exception.
-LOSS = "lose[0](Loss(LossReason.TAKEN, 'taken', 0.0)); sent[signal.SIGKILL].wait()"
-EXCEPTION = "interrupt(); sent[signal.SIGKILL].wait()"
-TWICE = "interrupt(); sent[signal.SIGTERM].wait(); interrupt(); sent[signal.SIGKILL].wait()"
+#: When the grace of a stop ends, of an exception with a grace of nothing, and at once after a second exception.
+STOP = "stops[0](Stop(0.0)); decided['kill'].wait()"
+EXCEPTION = "interrupt(); decided['kill'].wait()"
+TWICE = "interrupt(); decided['stop'].wait(); interrupt(); decided['kill'].wait()"
 
 
 @pytest.mark.parametrize(
     ("during", "grace", "how"),
-    [(LOSS, 3600, "137 True"), (EXCEPTION, 0, "interrupted"), (TWICE, 3600, "interrupted")],
+    [(STOP, 3600, "137 True"), (EXCEPTION, 0, "interrupted"), (TWICE, 3600, "interrupted")],
 )
 def test_kill_that_comes_before_the_process_is_not_lost(during: str, grace: float, how: str) -> None:
     code = f"{HELD_OPEN}\ndef during():\n    {during}\n{DEAF}"
@@ -73,10 +75,34 @@ def test_kill_that_comes_before_the_process_is_not_lost(during: str, grace: floa
     assert not alive(int(pid))
 
 
+def test_a_stop_before_the_start_is_reported_sends_one_sigterm() -> None:
+    code = f"""{HELD_OPEN}
+def during():
+    pass
+make, send, sent = children.Child.__init__, children.Child.send, []
+def told_late(self, *args, report, **options):
+    def late(event):
+        if isinstance(event, children.Started):
+            stops[0](Stop(3600.0))
+            decided["stop"].wait()
+        report(event)
+    make(self, *args, report=late, **options)
+def noted(self, number):
+    sent.append(int(number))
+    send(self, number)
+children.Child.__init__, children.Child.send = told_late, noted
+stops = []
+ended = runner.Run(["sleep", "1000"]).to_its_end(subscribe=stops.append)
+print(ended.code, sent.count(signal.SIGTERM))
+"""
+    result, output = run([sys.executable, "-c", code])
+    assert (result, output.splitlines()[-1]) == (0, "143 1"), output
+
+
 @pytest.mark.parametrize(
     ("cause", "how"),
     [
-        ("lose[0](Loss(LossReason.TAKEN, 'taken', 3600.0))", f"{128 + signal.SIGTERM} True"),
+        ("stops[0](Stop(3600.0))", f"{128 + signal.SIGTERM} True"),
         ("interrupt()", "interrupted"),
     ],
 )
@@ -85,28 +111,25 @@ def test_what_comes_before_the_fork_prevents_it(cause: str, how: str, tmp_path: 
     code = f"""
 import os, signal, sys, threading
 from dislock.process import child as children, runner
-from dislock.errors import Loss, LossReason
+from dislock.process.outcomes import Stop
 go = threading.Event()
-begin, abandon = children.Child._run, children.Child.abandon
+begin, prevent = children.Child._run, children.Child.prevent
 def busy(self):
     {cause}
     go.wait({PATIENCE / 2})
     begin(self)
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
-def abandoned(self):
+def prevented(self):
     try:
-        return abandon(self)
+        return prevent(self)
     finally:
         go.set()
-children.Child._run, children.Child.abandon = busy, abandoned
-lose, beginning = [], runner.Beginning()
+children.Child._run, children.Child.prevent = busy, prevented
+stops, run = [], runner.Run(["touch", sys.argv[1]], kill_grace=1)
 try:
-    ended = runner.supervise(
-        ["touch", sys.argv[1]], environment=None, signals=None, subscribe=lose.append, kill_grace=1,
-        beginning=beginning,
-    )
-{TOLD}print(beginning.happened)
+    ended = run.to_its_end(subscribe=stops.append)
+{TOLD}print(run.begun)
 """
     assert run([sys.executable, "-c", code, str(tmp_path / "ran")]) == (0, f"{how}\nFalse\n")
     assert not (tmp_path / "ran").exists()
@@ -117,14 +140,12 @@ def test_whether_it_has_begun_is_known_after_an_exception_too(command: str, begu
     code = f"""{HELD_OPEN}
 def during():
     interrupt()
-    sent[signal.SIGTERM].wait()
-beginning = runner.Beginning()
+    decided["stop"].wait()
+run = runner.Run([{command!r}], kill_grace=1)
 try:
-    runner.supervise(
-        [{command!r}], environment=None, signals=None, subscribe=None, kill_grace=1, beginning=beginning
-    )
+    run.to_its_end()
 except KeyboardInterrupt:
-    print(beginning.happened)
+    print(run.begun)
 """
     result, output = run([sys.executable, "-c", code])
     assert (result, output.splitlines()[-1]) == (0, str(begun))
@@ -136,8 +157,8 @@ def test_command_goes_on_where_no_further_thread_is_to_be_had() -> None:
 def during():
     threading.stack_size(1 << 46)
 with runner.Signals() as signals:
-    signals.on_early(lambda: None)
-    ended = runner.supervise(["sh", "-c", "exit 7"], environment=None, signals=signals, subscribe=None, kill_grace=1)
+    signals.on_ending(lambda: None)
+    ended = runner.Run(["sh", "-c", "exit 7"], signals=signals).to_its_end()
 raise SystemExit(ended.code)
 """
     result, output = run([sys.executable, "-c", code])

@@ -1,4 +1,4 @@
-"""`supervise` without `Signals`, called from a program that has a life of its own."""
+"""`Run` without `Signals`, called from a program that has a life of its own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dislock.errors import Loss, LossReason
-from dislock.process.runner import Beginning, Ended, NotStarted, supervise
+from dislock.process.outcomes import Ended, NotStarted, Stop
+from dislock.process.runner import Run
 from tests.integration.process.harness import (
     PATIENCE,
     ROOT,
@@ -32,21 +32,18 @@ WITNESS = str(Path(__file__).with_name("witness.py"))
 def supervised(
     *command: str,
     grace: float = 20.0,
-    subscribe: Callable[[Callable[[Loss], None]], None] | None = None,
-    beginning: Beginning | None = None,
+    subscribe: Callable[[Callable[[Stop], None]], None] | None = None,
 ) -> Ended:
-    return supervise(
-        command, environment=None, signals=None, subscribe=subscribe, kill_grace=grace, beginning=beginning
-    )
+    return Run(command, kill_grace=grace).to_its_end(subscribe=subscribe)
 
 
 def test_from_the_main_thread_and_from_another() -> None:
-    assert supervised("sh", "-c", "exit 3") == Ended(3, lost=False)
+    assert supervised("sh", "-c", "exit 3") == Ended(3)
     found = []
     thread = threading.Thread(target=lambda: found.append(supervised("sh", "-c", "exit 4")))
     thread.start()
     thread.join(PATIENCE)
-    assert found == [Ended(4, lost=False)]
+    assert found == [Ended(4)]
 
 
 def test_many_at_once() -> None:
@@ -78,33 +75,32 @@ def test_process_is_left_as_it_was() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("dislock")]
 
 
-def test_loss_before_and_after_the_start(tmp_path: Path) -> None:
-    loss = Loss(LossReason.TAKEN, "taken", 20.0)
-    beginning = Beginning()
-    ended = supervised("touch", str(tmp_path / "ran"), subscribe=lambda lose: lose(loss), beginning=beginning)
-    assert (ended, beginning.happened) == (Ended(128 + signal.SIGTERM, lost=True), False)
+def test_stop_before_and_after_the_start(tmp_path: Path) -> None:
+    run = Run(["touch", str(tmp_path / "ran")])
+    ended = run.to_its_end(subscribe=lambda stop: stop(Stop(20.0)))
+    assert (ended, run.begun) == (Ended(128 + signal.SIGTERM, stopped=True), False)
     assert not (tmp_path / "ran").exists()
 
-    def lose_later(lose: Callable[[Loss], None]) -> None:
+    def stop_later(stop: Callable[[Stop], None]) -> None:
         def work() -> None:
             wait_pid(tmp_path / "pid")
-            lose(loss)
+            stop(Stop(20.0))
 
         threading.Thread(target=work).start()
 
-    ended = supervised("sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 60", subscribe=lose_later)
-    assert ended == Ended(128 + signal.SIGTERM, lost=True)
+    ended = supervised("sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 60", subscribe=stop_later)
+    assert ended == Ended(128 + signal.SIGTERM, stopped=True)
 
 
 @pytest.mark.parametrize("command", [[], "true"])
 def test_command_that_is_none(command: list[str]) -> None:
     with pytest.raises(ValueError, match="command"):
-        supervise(command, environment=None, signals=None, subscribe=None, kill_grace=1.0)
+        Run(command)
 
 
 def test_command_that_the_system_cannot_even_be_asked_for() -> None:
     with pytest.raises(NotStarted, match="null byte") as caught:
-        supervise(["a\0b"], environment=None, signals=None, subscribe=None, kill_grace=1.0)
+        supervised("a\0b")
     assert caught.value.code == 126
 
 
@@ -113,9 +109,9 @@ def test_exception_while_waiting_ends_the_command(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path.insert(0, {ROOT!r})
-from dislock.process.runner import supervise
+from dislock.process.runner import Run
 try:
-    supervise({command!r}, environment=None, signals=None, subscribe=None, kill_grace=0.2)
+    Run({command!r}, kill_grace=0.2).to_its_end()
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -144,8 +140,8 @@ def test_interrupt_at_any_moment_leaves_nothing_behind(tmp_path: Path) -> None:
     code = f"""
 import os, signal, sys, threading, time
 sys.path.insert(0, {ROOT!r})
-from dislock.process.runner import supervise
-supervise(["true"], environment=None, signals=None, subscribe=None, kill_grace=20.0)
+from dislock.process.runner import Run
+Run(["true"]).to_its_end()
 interrupted = 0
 for turn in range(150):
     def interrupt():
@@ -155,7 +151,7 @@ for turn in range(150):
     try:
         try:
             thread.start()
-            supervise(["sleep", "0.02"], environment=None, signals=None, subscribe=None, kill_grace=20.0)
+            Run(["sleep", "0.02"], kill_grace=20.0).to_its_end()
         finally:
             thread.join()
             time.sleep(0)
@@ -179,16 +175,16 @@ def test_exit_status_taken_by_somebody_else_is_no_success() -> None:
     code = f"""
 import signal, sys
 sys.path.insert(0, {ROOT!r})
-from dislock.process.runner import supervise
+from dislock.process.runner import Run
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 try:
-    supervise(["true"], environment=None, signals=None, subscribe=None, kill_grace=1.0)
+    Run(["true"]).to_its_end()
 except ChildProcessError as error:
     print(error.strerror)
 """
     result, output = run([sys.executable, "-W", "error", "-c", code])
     assert result == 0
-    assert "exit status was taken" in output
+    assert "took its exit status" in output
 
 
 def test_children_of_the_program_are_left_alone() -> None:

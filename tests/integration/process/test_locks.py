@@ -41,7 +41,7 @@ def live(url: str) -> list[str]:
 @pytest.mark.parametrize(
     "place",
     [
-        "command.run_held",
+        "command._supervise",
         "command.command_environment",
         "children._death_signal_setter",
         "holding.Holding.on_loss",

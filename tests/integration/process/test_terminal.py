@@ -154,7 +154,7 @@ def late(self, *args):
     return spawn(self, *args)
 children.Child._spawn = late
 with runner.Signals() as signals:
-    ended = runner.supervise(["sleep", "60"], environment=None, signals=signals, subscribe=None, kill_grace=1)
+    ended = runner.Run(["sleep", "60"], signals=signals, kill_grace=1).to_its_end()
 Path(sys.argv[2]).write_text(f"{ended.code} {ended.interrupted}")
 """
     forking, result = tmp_path / "forking", tmp_path / "result"
@@ -222,13 +222,13 @@ def test_hang_up_of_a_session_that_the_wrapper_leads(tmp_path: Path) -> None:
         os.kill(member, signal.SIGKILL)
 
 
-def test_loss_in_the_foreground_ends_the_command_alone(shell: Terminal, tmp_path: Path) -> None:
-    lose, report = tmp_path / "lose", tmp_path / "report"
-    os.mkfifo(lose)
-    shell.line(shlex.join(driver(*witness(tmp_path), lose=lose, report=report, grace=1)))
+def test_stop_in_the_foreground_ends_the_command_alone(shell: Terminal, tmp_path: Path) -> None:
+    stop, report = tmp_path / "stop", tmp_path / "report"
+    os.mkfifo(stop)
+    shell.line(shlex.join(driver(*witness(tmp_path), stop=stop, report=report, grace=1)))
     leader, member = ready(tmp_path)
-    lose.write_text("now\n")
-    assert reported(report)["lost"] is True
+    stop.write_text("now\n")
+    assert reported(report)["stopped"] is True
     assert not alive(leader)
     assert "SIGTERM" in words(tmp_path / "leader")
     # Of two signals the one with the lower number is taken first, and SIGTERM's is the lower.

@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from dislock.protocol.statements import Statement, compose, parameters
+from dislock.drivers.sql import compose, parameters
+from dislock.protocol.statements import Statement
 from tests.support.wait import until
 
 #: The sequence holds the time: unlike a table's, its content is seen at once by every statement that is under way.

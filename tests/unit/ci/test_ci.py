@@ -62,9 +62,68 @@ def test_a_need_is_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch, in_ci: str, 
         need(False, "apt install faketime")
 
 
+@pytest.mark.parametrize(
+    ("asked", "there", "not_there", "deep"),
+    [
+        ([], ("unit", "faults", "image", "docs"), ("minimum", "pythons", "cluster", "benchmarks"), False),
+        (["all"], ("unit", "faults", "image", "docs", "minimum", "pythons", "cluster", "benchmarks"), (), True),
+        (["fast"], ("lint", "unit", "simulation"), ("faults", "artifact", "image", "demo"), False),
+        (["fast", "cluster"], ("lint", "unit", "cluster"), ("faults",), False),
+        (["unit", "lint"], ("lint", "unit"), ("types", "integration"), False),
+    ],
+)
+def test_which_kinds_are_run(asked: list[str], there: tuple[str, ...], not_there: tuple[str, ...], deep: bool) -> None:
+    chosen, options = command._parse([*asked, "--", "-k", "x"])
+    assert set(there) <= set(chosen)
+    assert not set(not_there) & set(chosen)
+    assert chosen == sorted(chosen, key=kinds.KINDS.index)
+    assert options == Options(fast="fast" in asked, deep=deep, pytest=("-k", "x"))
+
+
+def test_no_kind_goes_without_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(Environment, "make", lambda _: None)
+    monkeypatch.setattr(command, "outcomes", lambda kind, _: iter([Outcome(kind, Tally(passed=1))]))
+    command.main([])
+    *lines, left, _ = capsys.readouterr().out.splitlines()
+    told = {line.split()[0] for line in lines} | set(left.removeprefix("left to `ci/test all`: ").split(", "))
+    assert told == set(kinds.KINDS)
+
+
+@pytest.mark.parametrize(
+    ("given", "deep", "histories"), [(None, False, "2000"), (None, True, "10000"), ("30", True, "30")]
+)
+def test_ci_runs_more_histories_unless_told_how_many(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None, deep: bool, histories: str
+) -> None:
+    if given is None:
+        monkeypatch.delenv("SIMULATION_HISTORIES", raising=False)
+    else:
+        monkeypatch.setenv("SIMULATION_HISTORIES", given)
+    asked = []
+
+    def run(_name: str, _command: object, _limit: float, environ: dict[str, str]) -> tuple[int, Path]:
+        asked.append(environ["SIMULATION_HISTORIES"])
+        return 0, tmp_path
+
+    monkeypatch.setattr(kinds, "run", run)
+    kinds._pytest("simulation", Path(sys.executable), ["tests/simulation"], Options(deep=deep))
+    assert asked == [histories]
+
+
+@pytest.mark.parametrize(("given", "lacks"), [("", True), ("/a/cluster", False)])
+def test_failovers_need_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, lacks: bool) -> None:
+    (tmp_path / "tests/cluster").mkdir(parents=True)
+    (tmp_path / "tests/cluster/test_failover.py").touch()
+    monkeypatch.setattr(kinds, "ROOT", tmp_path)
+    monkeypatch.setattr(kinds, "_pytest", lambda name, *_: Outcome(name, Tally(passed=1)))
+    monkeypatch.setenv("DISLOCK_TEST_CLUSTER", given)
+    (outcome,) = kinds.outcomes("cluster", Options())
+    assert ("DISLOCK_TEST_CLUSTER" in outcome.lack, outcome.tally.passed) == ((True, 0) if lacks else (False, 1))
+
+
 def test_pytest_that_breaks_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(): pass\n")
-    options = Options(fast=False, pytest=("--no-such-option",))
+    options = Options(pytest=("--no-such-option",))
     outcome = kinds._pytest("broken", Path(sys.executable), [str(tmp_path)], options)
     assert (outcome.tally.failed, "--no-such-option" in outcome.trouble) == (1, True)
 

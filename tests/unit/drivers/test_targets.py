@@ -84,6 +84,10 @@ def test_each_host_is_a_target_of_its_own() -> None:
     assert second.parameters["target_session_attrs"] == "read-write"
 
 
+def test_a_host_that_is_left_out_is_the_default_one() -> None:
+    assert [target["host"] for target in targets("host=,b")] == ["", "b"]
+
+
 def test_one_port_is_for_all_hosts_and_two_are_not_for_three() -> None:
     assert [target["port"] for target in targets("host=a,b port=7")] == ["7", "7"]
     with pytest.raises(ConfigurationError, match="3 hosts"):
@@ -130,6 +134,85 @@ def test_a_host_without_certificates_is_told_so(monkeypatch: pytest.MonkeyPatch,
         targets("host=h sslrootcert=system")
 
 
+@pytest.fixture
+def services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A service file with two hosts under one name."""
+    file = tmp_path / "services"
+    file.write_text("[two]\nhost=a,b\nport=1,2\npassword=hushed\nkeepalives_idle=7\n[odd]\nnothing=1\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+
+
+@pytest.mark.parametrize("way", ["named in the URL", "named in PGSERVICE"])
+def test_the_hosts_of_a_service_are_targets(services: None, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    url = "service=two"
+    if way == "named in PGSERVICE":
+        monkeypatch.setenv("PGSERVICE", "two")
+        url = "dbname=d"
+    database = Database(url, "x")
+    assert [(t.parameters["host"], t.parameters["port"], t.name) for t in database.targets] == [
+        ("a", "1", "a:1"),
+        ("b", "2", "b:2"),
+    ]
+    # What the service says is no default's to replace, and no message's to repeat.
+    assert all("keepalives_idle" not in target.parameters for target in database.targets)
+    assert database.failure(OSError("hushed"), ["t"], broken=True).text == "***"
+
+
+@pytest.mark.parametrize("service", ["none", "odd"])
+def test_a_service_that_cannot_be_read_is_refused_at_once(services: None, service: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"service .*PGSERVICEFILE"):
+        Database(f"service={service}", "x")
+
+
+# As libpq 18, PostgreSQL 18 and PgBouncer 1.18 say it.
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL:  no such database: nix",
+        "FATAL:  SASL authentication failed",
+        "FATAL:  password authentication failed",
+        "FATAL:  unsupported startup parameter: options",
+        "FATAL:  login rejected",
+        'FATAL:  Peer authentication failed for user "app"',
+        "channel binding required, but server authenticated client without channel binding",
+        "channel binding required, but SSL not in use",
+        "channel binding required but not supported by server's authentication request",
+        'authentication method requirement "scram-sha-256" failed: server did not complete authentication',
+        'invalid require_auth value: "foo"',
+        'invalid "ssl_min_protocol_version" value: "foo"',
+        'weak sslmode "prefer" may not be used with sslnegotiation=direct',
+        'FATAL:  invalid value for parameter "TimeZone": "Mars/Phobos"',
+        'FATAL:  unrecognized configuration parameter "nothing"',
+        'FATAL:  parameter "fsync" cannot be changed now',
+        'FATAL:  permission denied to set parameter "log_statement"',
+        "FATAL:  invalid command-line argument for server process: postgres",
+        "FATAL:  --bla requires a value",
+    ],
+)
+def test_a_refusal_that_cannot_pass_is_told_as_one(said: str) -> None:
+    failure = Database("host=h", "x").failure(
+        psycopg.OperationalError(f"connection failed: {said}"), ["t"], broken=True
+    )
+    assert failure.permanent
+    assert said.split(":", 1)[-1].strip() in failure.text
+    assert failure.text.count(": ") > said.count(": "), "no advice"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL:  the database system is starting up",
+        "FATAL:  sorry, too many clients already",
+        'FATAL:  LDAP authentication failed for user "app"',
+        "FATAL:  server login has been failing, try again later (server_login_retry)",
+        'FATAL:  database "d" is not currently accepting connections',
+        "FATAL:  bouncer config error",
+    ],
+)
+def test_a_refusal_that_may_pass_is_tried_again(said: str) -> None:
+    assert not Database("host=h", "x").failure(psycopg.OperationalError(said), ["t"], broken=True).permanent
+
+
 @pytest.mark.parametrize(
     ("error", "permanent", "words"),
     [
@@ -137,6 +220,13 @@ def test_a_host_without_certificates_is_told_so(monkeypatch: pytest.MonkeyPatch,
         (errors.InsufficientPrivilege("permission denied"), True, "GRANT SELECT, INSERT, UPDATE ON s.t"),
         (errors.InvalidColumnReference("no unique"), True, "not unique"),
         (errors.UndefinedColumn('column "value" does not exist'), True, "lacks a column"),
+        (
+            errors.SyntaxError('syntax error at or near "MATERIALIZED"'),
+            True,
+            "must be PostgreSQL 12 or newer, and not only",
+        ),
+        (errors.FeatureNotSupported("not there"), True, "must be PostgreSQL 12 or newer"),
+        (errors.FeatureNotSupported("cross-database references are not implemented"), True, "name s.t does not fit"),
         (errors.ReadOnlySqlTransaction("read-only"), False, "target_session_attrs=read-write"),
         (errors.TooManyConnections("sorry"), False, "sorry"),
         (errors.SerializationFailure("try again"), False, "try again"),
@@ -196,6 +286,15 @@ def test_it_is_blotted_out_where_it_stands_for_itself(password: str) -> None:
         ("DATABASE_URL=postgresql://u:p@h/d", "malformed, it begins with a name and an equals sign:"),
         ("postgresql://h/d?sslmod=require", "malformed, a parameter may have been meant to be sslmode:"),
         ("host=h pasword=x", "malformed, a parameter may have been meant to be password:"),
+        (
+            "postgresql://u:q8Zk2@h/d?schema=jobs",
+            "malformed, schema is not a parameter of libpq: name the schema",
+        ),
+        (
+            "postgresql://u:q8Zk2@h/d?sslmode=require&connection_limit=1",
+            "malformed, connection_limit is not a parameter of",
+        ),
+        ("postgresql://u:a/b?q8Zk2=@h/d", "malformed: libpq"),
         ("postgresql://h/d?q8Zk2=1", "malformed: libpq"),
         ("q8Zk2", "malformed: libpq"),
     ],
@@ -209,6 +308,6 @@ def test_a_malformed_string_is_told_by_its_usual_cause(url: str, words: str) -> 
 
 @pytest.mark.parametrize("name", ["connect_timeout", "keepalives", "keepalives_idle", "tcp_user_timeout"])
 def test_a_number_that_is_none_is_named(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^the database URL has a {name} that is no whole number$"):
+    with pytest.raises(ConfigurationError, match=f"^the database URL has a {name} that is not a whole number$"):
         Database(f"host=h {name}=abc", "x")
     assert Database(f"host=h {name}=1", "x").targets[0].parameters[name] == "1"

@@ -6,6 +6,7 @@ import pytest
 
 from dislock.errors import LossReason
 from dislock.protocol.lease import Lease, Terms, lock_timeout
+from dislock.protocol.statements import Moved
 from dislock.protocol.steps import Done, Failed, Failure, Unanswered
 
 SECOND = 1_000_000
@@ -18,7 +19,7 @@ def make(ttl: float = 60, interval: float = 10, grace: float | None = 10, sent: 
 
 
 def renewed(now: int) -> Done:
-    return Done(((now, 1, "host:1", now),))
+    return Done((Moved(now, 1, "host:1", now),))
 
 
 def test_a_runner_stops_early_enough_for_the_kill_before_the_row_ends() -> None:
@@ -140,7 +141,7 @@ def test_a_lost_guard_is_a_loss_at_once_with_the_whole_grace(row: tuple[object, 
     lease = make(ttl=9, interval=3, grace=10)
     lease._known = [TOLD + 60 * SECOND]
     lease.renewal(103.0, 105.0)
-    loss = lease.learn(Done((row,)), 103.1)
+    loss = lease.learn(Done((Moved(*row),)), 103.1)
     assert loss is not None
     assert (loss.reason, loss.grace) == (reason, 10)
 

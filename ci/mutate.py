@@ -1,0 +1,260 @@
+"""`ci/mutate`: breaks the rules of dislock/protocol/ one at a time, and lists the breaks that no cheap test notices.
+
+A mutant is a copy of the checkout with one small change: a comparison that is off by one, a sum that is a difference, a
+statement that is missing. The unit tests and the simulation run on it. A mutant that passes both is alive: either the
+change makes no difference, or a rule has no test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from ci.environments import ROOT, CannotMake, clean_environ
+from ci.kinds import main_environment
+
+RULES = "dislock/protocol"
+#: What a copy needs to run these tests; everything else in the checkout makes no difference to them.
+COPIED = ("dislock", "pg_advisory_lock", "ci", "tests", "pyproject.toml")
+UNIT = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
+#: In the order in which they run: what is quick and notices most comes first.
+TESTS = {
+    "unit": (*UNIT, "tests/unit/protocol"),
+    "simulation": ("-m", "tests.simulation", "0", "--count", "2000"),
+    "further unit": (*UNIT, "tests/unit", "--ignore=tests/unit/protocol", "--ignore=tests/unit/ci"),
+}
+#: A mutant may turn in a circle, or wait for ever. Unbroken, the tests take a few seconds of a processor.
+PROCESSOR_SECONDS, LIMIT_SECONDS = 60, 600.0
+
+COMPARED: dict[type, type] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+COMPUTED: dict[type, type] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Pow: ast.Mult,
+}
+CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    path: str
+    line: int
+    start: int
+    end: int
+    """Offsets in the file's UTF-8 text."""
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {' '.join(self.old.split())}  ->  {self.new}"
+
+    def apply(self, text: bytes) -> bytes:
+        return text[: self.start] + self.new.encode() + text[self.end :]
+
+
+def mutants_of(path: str, source: str) -> list[Mutant]:
+    """Every small change of a module that this tool knows how to make. Texts and type annotations are left alone."""
+    offsets = [0]
+    for line in source.encode().splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line))
+    found = []
+    for node, replacement in _changes(ast.parse(source)):
+        start = offsets[node.lineno - 1] + node.col_offset
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        end = offsets[node.end_lineno - 1] + node.end_col_offset
+        found.append(Mutant(path, node.lineno, start, end, source.encode()[start:end].decode(), replacement))
+    return found
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    match node:
+        case ast.expr():
+            for changed in _changed(node):
+                yield node, f"({ast.unparse(changed)})"
+        case ast.Expr(value=ast.Constant()):
+            pass  # a docstring
+        case ast.Expr() | ast.Break() | ast.Continue():
+            yield node, "pass"
+        case ast.Assign(targets=[ast.Attribute()]) | ast.AugAssign(target=ast.Attribute()):
+            yield node, "pass"
+        case (
+            ast.If(test=ast.Name() | ast.Attribute() | ast.NamedExpr() as test)
+            | ast.While(test=ast.Name() | ast.Attribute() | ast.NamedExpr() as test)
+        ):
+            yield test, f"(not ({ast.unparse(test)}))"
+    for child in _children(node):
+        yield from _changes(child)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "bases"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            # The parts of an f-string are a text for people; `if TYPE_CHECKING` is for the type checker.
+            type_only = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr) and not type_only:
+                yield child
+
+
+def _changed(node: ast.expr) -> Iterator[ast.expr]:
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=right) if type(op) in COMPARED:
+            yield ast.Compare(left, [COMPARED[type(op)]()], right)
+        case ast.BoolOp(op=op, values=values):
+            yield ast.BoolOp(ast.And() if isinstance(op, ast.Or) else ast.Or(), values)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in COMPUTED and not _joins_texts(node):
+            yield ast.BinOp(left, COMPUTED[type(op)](), right)
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield operand
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in CALLED:
+            yield ast.Call(ast.Name(CALLED[name]), args, keywords)
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield ast.Constant(value + 1)
+
+
+def _joins_texts(node: ast.BinOp) -> bool:
+    """Putting texts together has no opposite."""
+    return any(_is_text(side) for side in (node.left, node.right))
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+class Bench:
+    """A copy of the checkout in which one mutant after the other is tried."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = str(main_environment().interpreter)
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(ROOT / name, folder / name)
+
+    def killer(self, mutant: Mutant | None) -> str:
+        """Which tests notice the mutant (None: the unchanged rules); empty if none do."""
+        if mutant is None:
+            return self._noticed()
+        path = self.folder / mutant.path
+        text = path.read_bytes()
+        path.write_bytes(mutant.apply(text))
+        try:
+            return self._noticed()
+        finally:
+            path.write_bytes(text)
+
+    def _noticed(self) -> str:
+        return next((kind for kind, arguments in TESTS.items() if not self._passes(arguments)), "")
+
+    def _passes(self, arguments: Sequence[str]) -> bool:
+        # A .pyc is told from its source by time and size alone: two mutants of one second would be one.
+        environ = clean_environ() | {"PYTHONDONTWRITEBYTECODE": "1"}
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", f'ulimit -t {PROCESSOR_SECONDS} && exec "$@"', "sh", self.python, *arguments],
+            cwd=self.folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(LIMIT_SECONDS) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="ci/mutate", description=__doc__)
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"as in {RULES}/MODULE.py; all of them by default")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant: a sample")
+    parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
+    given = parser.parse_args()
+    names = given.modules or [path.stem for path in sorted((ROOT / RULES).glob("*.py")) if path.stem != "__init__"]
+    paths = [f"{RULES}/{name}.py" for name in names]
+    mutants = [mutant for path in paths for mutant in mutants_of(path, (ROOT / path).read_text())]
+    mutants = mutants[:: given.every]
+    if given.list:
+        print(*mutants, sep="\n")
+        return 0
+    try:
+        main_environment().make()
+    except CannotMake as failure:
+        print(failure, file=sys.stderr)
+        return 2
+    cache = ROOT / ".cache"
+    cache.mkdir(exist_ok=True)
+    with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory(prefix="mutants-", dir=cache) as folder:
+        return _hunt(mutants, [Bench(Path(folder) / str(number)) for number in range(given.jobs)])
+    return 130
+
+
+def _hunt(mutants: Sequence[Mutant], benches: Sequence[Bench]) -> int:
+    if noticed := benches[0].killer(None):
+        print(f"the {noticed} tests fail without any mutant", file=sys.stderr)
+        return 2
+    free: SimpleQueue[Bench] = SimpleQueue()
+    for bench in benches:
+        free.put(bench)
+
+    def hunt(mutant: Mutant) -> str:
+        bench = free.get()
+        try:
+            return bench.killer(mutant)
+        finally:
+            free.put(bench)
+
+    alive = []
+    pool = ThreadPoolExecutor(len(benches))
+    try:
+        for mutant, killer in zip(mutants, pool.map(hunt, mutants), strict=True):
+            if not killer:
+                alive.append(mutant)
+                print(f"alive: {mutant}", flush=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    print(f"{len(mutants)} mutants, {len(alive)} alive")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

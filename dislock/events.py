@@ -1,0 +1,33 @@
+"""What is worth reporting about a lock or a run: one value for each event, and the logger that takes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+logger = logging.getLogger("dislock")
+
+
+class Event(NamedTuple):
+    """One event. A log record of this package carries it as the attribute ``dislock``."""
+
+    name: str
+    """What happened, in one or two words: ``taken``, ``refused``, ``lost``; documented in the reference."""
+    level: int
+    """A level of ``logging``."""
+    message: str
+    """One line for people, without secrets."""
+    fields: Mapping[str, object] = MappingProxyType({})
+    """What programs need of it: key, owner, slot, token; durations in seconds, moments in UTC."""
+
+
+def report(event: Event) -> None:
+    """Hands the event to the package's logger. A handler that fails never touches a lock or a run."""
+    try:
+        logger.log(event.level, "%s", event.message, extra={"dislock": event})
+    except Exception:  # noqa: BLE001 - a filter or a handler of the user's may raise whatever it likes
+        return

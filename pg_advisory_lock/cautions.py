@@ -1,0 +1,85 @@
+"""What a caller is warned of: a lock inside a savepoint, and a session that has more than one connection."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from pg_advisory_lock.errors import PgAdvisoryLockWarning
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the caller's program, to warn about from where the caller is not on the stack: from a greenlet."""
+
+    filename: str
+    line: int
+    names: dict[str, Any]
+    """The globals of the caller's module."""
+
+    @classmethod
+    def of_caller(cls) -> Place:
+        """Where the function was called that calls this."""
+        frame = sys._getframe(1).f_back
+        # In a greenlet of its own, nothing called it. Python's own warnings then name sys as well.
+        return (
+            cls("<sys>", 0, vars(sys))
+            if frame is None
+            else cls(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+        )
+
+    def warn(self, message: str, category: type[Warning]) -> None:
+        """What ``warnings.warn`` does when it is called at that place."""
+        warnings.warn_explicit(
+            message,
+            category,
+            self.filename,
+            self.line,
+            module=self.names.get("__name__") or "<unknown>",
+            registry=self.names.setdefault("__warningregistry__", {}),
+        )
+
+
+def warn_if_in_savepoint(target: Session | Connection, connection: Connection, place: Place) -> None:
+    """Warns that the lock will live in a savepoint.
+
+    The text is always the same, so that Python's default filter shows it once per place in the program.
+    """
+    if _in_savepoint(target, connection):
+        place.warn(
+            "an advisory lock taken inside begin_nested() is released by a rollback to that savepoint;"
+            " take it before begin_nested() to keep it until the transaction ends",
+            PgAdvisoryLockWarning,
+        )
+
+
+def _in_savepoint(target: Session | Connection, connection: Connection) -> bool:
+    if isinstance(target, Session):
+        if target.in_nested_transaction():
+            return True
+        # The recipe for test suites: the savepoint stands for the session's whole transaction.
+        if target.join_transaction_mode == "create_savepoint":
+            return False
+    return connection.in_nested_transaction()
+
+
+def warn_if_several_connections(target: Session | Connection, place: Place) -> None:
+    """Warns that the lock may end before all rows that it guards can be seen."""
+    if isinstance(target, Session) and _open_connections(target) > 1:
+        place.warn(
+            "the session has more than one connection open and commits them one after the other, in no promised order:"
+            " the lock may be released before rows on another connection can be seen; use a session of one database"
+            " for what the lock guards",
+            PgAdvisoryLockWarning,
+        )
+
+
+def _open_connections(session: Session) -> int:
+    transaction = session.get_transaction()
+    # No public name lists them. Each is there twice, by itself and by its engine.
+    return 0 if transaction is None else len({id(entry[0]) for entry in transaction._connections.values()})
