@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from build.common.programs import scratch
 from tests.faults.conftest import LEASE, SLOT, Start, Table, furnish
 from tests.faults.wrapper import PATIENCE, Run, alive
 from tests.support.clock import shifted
 from tests.support.postgres import Postgres
+from tests.support.programs import scratch
 from tests.support.wait import until
 
 pytestmark = pytest.mark.integration

@@ -15,8 +15,8 @@ from types import TracebackType
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from build.common.programs import account
 from tests.support.need import need_program
+from tests.support.programs import account
 
 _PATIENCE = 10.0
 

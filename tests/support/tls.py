@@ -14,9 +14,9 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
-from build.common.programs import system_programs
 from tests.support.need import need, need_program
 from tests.support.postgres import Postgres
+from tests.support.programs import system_programs
 
 
 class Authority:
