@@ -139,23 +139,6 @@ class TestUnpack:
         one_line(zipapp.run("--unpack", "more"), 2, "usage: dislock.pyz --unpack")
 
 
-THEIRS = {"PSYCOPG_IMPL": "c", "PSYCOPG_WAIT_FUNC": "nothing", "PYTHONTZPATH": "relative"}
-
-
-class TestVariablesOfLibraries:
-    """What is meant for the command is the command's alone."""
-
-    @pytest.mark.integration
-    @pytest.mark.parametrize("by", ["launcher", "python"])
-    def test_they_reach_the_command_and_nobody_else(
-        self, zipapp: Zipapp, python: str, database_url: str, by: str
-    ) -> None:
-        job = {"DATABASE_URL": database_url, "LOCK_KEY": "job", "LOCK_STRATEGY": "schedule,lease",
-               "CRON_SCHEDULE": "0 0 1 1 *", "CRON_TZ": "Europe/Berlin"}  # fmt: skip
-        zipapp.environment |= job | THEIRS
-        ran = zipapp.run("DATABASE_URL", "env", command=[python] if by == "python" else [])
-        assert (ran.code, ran.err) == (0, "")
-        assert THEIRS.items() <= ran.told.items()
-
-    def test_a_script_is_the_command(self, zipapp: Zipapp) -> None:
-        assert zipapp.python("import os; print(os.environ['PSYCOPG_IMPL'])", PSYCOPG_IMPL="c") == "c"
+def test_a_script_gets_the_variables_of_libraries(zipapp: Zipapp) -> None:
+    """They are for the command, and a script is the command."""
+    assert zipapp.python("import os; print(os.environ['PSYCOPG_IMPL'])", PSYCOPG_IMPL="c") == "c"

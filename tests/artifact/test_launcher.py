@@ -128,7 +128,9 @@ class TestPythonThatCannotServe:
     @pytest.mark.parametrize("why", UNFIT)
     def test_the_next_one_is_taken(self, zipapp: Zipapp, python: str, why: str, name: str) -> None:
         unfit(zipapp.folder / "first" / name, python, UNFIT[why])
-        path = f"{zipapp.folder / 'first'}:" + links(zipapp.folder / "second", python, name)
+        links(zipapp.folder / "second", python, name)
+        (zipapp.folder / "second" / "od").symlink_to(shutil.which("od") or "")
+        path = f"{zipapp.folder / 'first'}:{zipapp.folder / 'second'}"
         code = "import os, sys; print(sys.executable, sorted(name for name in os.environ if 'islock_' in name))"
         zipapp.environment |= {"with-dash": "x"}
         out = zipapp.python(f"{code}; print(os.environ['with-dash'])", PATH=path)

@@ -53,18 +53,14 @@ def main() -> None:
     if "SSL_CERT_FILE" not in os.environ and not any(map(os.path.isfile, CERTIFICATES)):
         # For sslrootcert=system. The command does not get it: its environment is read from /proc.
         os.environ["SSL_CERT_FILE"] = f"{ROOT}/ssl/cert.pem"
-    # Meant for the command, and libraries in here would follow them.
-    theirs = [name for name in os.environ if name.startswith(("PSYCOPG_", "PYTHON"))]
     try:
         from dislock.cli import entry
 
         environment = None
-        if hidden or theirs:
+        if hidden:
             from dislock.process.environment import original_environment
 
             environment = reveal(original_environment())
-            for name in theirs:
-                del os.environ[name]
     except KeyboardInterrupt:
         sys.exit(130)  # nothing was started; from `entry` on, signals are held back
     entry(environment)

@@ -18,7 +18,6 @@ from _bootstrap.place import UnsafeError, check, key, opened, refuse_others, roo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from importlib.abc import PathEntryFinder
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -286,23 +285,10 @@ def main(*, launched: bool) -> None:
         sys.path.insert(0, folder + "/site-packages")
         sys.meta_path.insert(0, Later(archive, folder))
         if not script:
-            given = for_the_command(environment)
             from dislock.cli import entry
     except KeyboardInterrupt:
         raise SystemExit(130) from None  # nothing was started; from `entry` on, signals are held back
     if script:
         cold(archive, "script").run()
     else:
-        entry(given)
-
-
-def for_the_command(environment: Mapping[bytes, bytes] | None) -> Mapping[bytes, bytes] | None:
-    """What the command gets. Out of this process goes what libraries would follow that was meant for the command."""
-    theirs = [name for name in os.environ if name.startswith(("PSYCOPG_", "PYTHON"))]
-    if theirs and environment is None:
-        from dislock.process.environment import original_environment
-
-        environment = original_environment()
-    for name in theirs:
-        del os.environ[name]
-    return environment
+        entry(environment)
