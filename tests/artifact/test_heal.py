@@ -70,7 +70,7 @@ class TestBytecode:
 
     @pytest.mark.parametrize("how", ["cut", "empty", "garbage", "garbage behind the head"])
     def test_a_broken_one_is_compiled_anew(self, zipapp: Zipapp, whole: Path, how: str) -> None:
-        compiled = sorted((whole / "site-packages").rglob("*.pyc"))
+        compiled = sorted((whole / "site-packages" / "psycopg").rglob("*.pyc"))
         assert len(compiled) > 50
         good = {path: path.stat().st_size for path in compiled}
         for path in compiled:

@@ -103,6 +103,19 @@ def test_the_bill_of_materials_names_each_library_in_wheels(files: Files) -> Non
     assert [c["name"] for c in packages if not c.get("licenses") or c["name"] == "ziglang"] == []
 
 
+def test_scanners_find_the_distributions_packages(in_image: Files) -> None:
+    release = in_image["etc/os-release"][1].decode()
+    assert re.search(r"^ID=debian$", release, re.MULTILINE)
+    bill = json.loads(in_image["usr/share/dislock/bill-of-materials.cdx.json"][1])
+    debian = {c["name"]: c for c in bill["components"] if c.get("purl", "").startswith("pkg:deb/")}
+    assert {"libc6", "libssl3t64"} <= debian.keys()
+    for name, component in debian.items():
+        record = in_image[f"var/lib/dpkg/status.d/{name}"][1].decode()
+        assert f"\nVersion: {component['version']}\n" in record
+        assert re.search(r"\?arch=\w+&distro=debian-\d+$", component["purl"])
+    assert any(c.get("purl", "").startswith("pkg:generic/busybox@") for c in bill["components"])
+
+
 def test_it_is_small(client: DockerClient, image: str, runtime: str, archive: Path) -> None:
     def megabytes(name: str) -> float:
         return float(client.images.get(name).attrs["Size"]) / 1e6
