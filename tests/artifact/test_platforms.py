@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from build.zipapp.natives import libpq_version
-from tests.artifact.contract import FULL, SHORT, interpreters
+from tests.artifact.contract import PYTHONS, interpreters
 from tests.artifact.elf import Library
 from tests.artifact.support import IMPLEMENTATION, Zipapp, links, one_line
 from tests.support.need import need
@@ -28,7 +28,7 @@ SYSTEM = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*FULL, *SHORT])
+@pytest.mark.parametrize("name", PYTHONS)
 def test_it_runs_with_the_binary_implementation(zipapp: Zipapp, name: str) -> None:
     need(name in interpreters(), f"CPython {name}: not found on PATH, in pyenv or in DISLOCK_TEST_PYTHONS")
     zipapp.environment["PATH"] = links(zipapp.folder / "this", interpreters()[name].path)

@@ -35,6 +35,7 @@ find_python() {
 # find_running: the first one that says that it can serve, and one without natives (free-threaded) only if there is no other.
 find_running() {
   set -f
+  _dislock_reason=${_dislock_lacks:-}
   for _dislock_free in '' t; do
     for _dislock_name in $_dislock_names python3 python; do
       for _dislock_folder in $_dislock_absolute; do
@@ -48,12 +49,12 @@ absent = [n for n in "@NEEDED@".split() if n not in sys.builtin_module_names and
 print("-lacks " + ", ".join(absent) if absent else sys.executable if "t" not in sys.abiflags or sys.argv[1] else "")' "$_dislock_free" 2>/dev/null) || continue
         case $_dislock_answer in
           /*) _dislock_python=$_dislock_answer; return ;;
-          -*) _dislock_lacks=${_dislock_lacks:-$_dislock_python ${_dislock_answer#-}} ;;
+          -*) _dislock_reason=${_dislock_reason:-$_dislock_python ${_dislock_answer#-}} ;;
         esac
       done
     done
   done
-  say "${_dislock_lacks:+$_dislock_lacks; }no ${_dislock_lacks:+other }CPython 3.10 or newer on PATH (python3.10 to python3.15 were looked for); DISLOCK_PYTHON can name one"
+  say "${_dislock_reason:+$_dislock_reason; }no ${_dislock_reason:+other }CPython 3.10 or newer on PATH (python3.10 to python3.15 were looked for); DISLOCK_PYTHON can name one"
 }
 if [ -n "${_dislock_lacks:-}" ]; then
   # From the program: the Python that was taken cannot serve. The environment was copied before, and still is there.
