@@ -3,6 +3,7 @@ part, and how a machine is told what it lacks."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from build.folder.make import add_checksum
 from ci.environments import ROOT
 from tests.artifact.contract import interpreters
 from tests.artifact.test_build import checkout
@@ -36,18 +38,25 @@ def test_wheel_and_source_distribution(tmp_path: Path) -> None:
     original = checkout(tmp_path / "original")
     tracked = {str(path.relative_to(original)) for path in original.rglob("*") if path.is_file()}
     made = []
-    for name, umask in (("a", 0o022), ("other folder/b", 0o077)):
+    settings = tmp_path / "pip.conf"
+    settings.write_text(f"[install]\nuser = true\n[global]\ntarget = {tmp_path / 'astray'}\n")
+    # What the caller tells pip for other ends reaches no builder's pip, by variables or in a file.
+    variables = {"PIP_USER": "1", "PIP_TARGET": str(tmp_path / "astray"), "PIP_REQUIRE_VIRTUALENV": "1"}
+    builders = (("a", 0o022, variables), ("other folder/b", 0o077, {"PIP_CONFIG_FILE": str(settings)}))
+    for name, umask, astray in builders:
         place = tmp_path / name
         shutil.copytree(original, place)
         subprocess.run(
-            [interpreters()[version].path, "build/wheel"], cwd=place, umask=umask, check=True, capture_output=True
-        )
+            [interpreters()[version].path, "build/wheel"], cwd=place, umask=umask, check=True, capture_output=True,
+            env={**os.environ, **astray},
+        )  # fmt: skip
         made.append({path.name: path.read_bytes() for path in (place / "dist").iterdir()})
     assert made[0].keys() == made[1].keys()
     assert [name for name in made[0] if made[0][name] != made[1][name]] == []
     [wheel] = (tmp_path / "a" / "dist").glob("dislock-*-py3-none-any.whl")
     [source] = (tmp_path / "a" / "dist").glob("dislock-*.tar.gz")
     assert len(made[0]) == 2
+    assert not (tmp_path / "astray").exists()
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {"dislock/py.typed", "pg_advisory_lock/py.typed", "dislock/cli/run.py"} <= set(names)
@@ -62,6 +71,16 @@ def test_wheel_and_source_distribution(tmp_path: Path) -> None:
     ours = {name for name in tracked if not name.startswith((".ci/", ".cache/"))}
     assert inside == {*ours, "PKG-INFO"}
     assert source.stat().st_size < 2_000_000
+
+
+def test_the_runtime_archive_joins_the_checksums(tmp_path: Path) -> None:
+    sums, archive = tmp_path / "SHA256SUMS", tmp_path / "dislock-linux-x86_64.tar.gz"
+    sums.write_text(f"{'0' * 64}  dislock.pyz\n")
+    for content in (b"old", b"new"):
+        archive.write_bytes(content)
+        add_checksum(archive)
+    digest = hashlib.sha256(b"new").hexdigest()
+    assert sums.read_text() == f"{digest}  dislock-linux-x86_64.tar.gz\n{'0' * 64}  dislock.pyz\n"
 
 
 @pytest.fixture
