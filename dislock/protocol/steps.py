@@ -64,6 +64,12 @@ class Wait(NamedTuple):
     until: float
 
 
+class Watch(NamedTuple):
+    """Waits until then, or until something comes on the idle connection: an error is that it has ended."""
+
+    until: float
+
+
 class Close(NamedTuple):
     """The current connection, if any, is not needed any more."""
 
@@ -94,7 +100,7 @@ class Unanswered(NamedTuple):
     leave: bool = False
 
 
-Step = Connect | Execute | Wait | Close
+Step = Connect | Execute | Wait | Watch | Close
 Answer = Done | Failed | Unanswered
 
 T = TypeVar("T")
