@@ -49,7 +49,7 @@ class AcquiredLocks:
         lost: asyncio.Event | None = None
         try:
             await self._driver.run(acquisition.acquire())
-            if acquisition.lease:
+            if acquisition.needs_keeping:
                 await self._begin_keeping()
                 if not self._request.continues:
                     event = lost = asyncio.Event()

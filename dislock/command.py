@@ -69,15 +69,17 @@ def exit_code(reason: NeverBegan) -> int:
 def command_environment(holding: Holding, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """``environment`` with the variables that describe the command's locks, and without those of an outer run.
 
-    That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN``, and, with the strategy schedule,
-    ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is known), in UTC.
+    That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN`` (not with the strategy advisory), and,
+    with the strategy schedule, ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is
+    known), in UTC.
     """
     context, slot = holding.request.context, holding.slot
     described = {
         "DISLOCK_LOCK_KEY": context.lock_key,
         "DISLOCK_OWNER": context.owner,
-        "DISLOCK_FENCING_TOKEN": str(holding.fencing_token),
     }
+    if holding.fencing_token is not None:
+        described["DISLOCK_FENCING_TOKEN"] = str(holding.fencing_token)
     if slot:
         described["DISLOCK_SLOT"] = (slot.tick or slot.expires).strftime("%Y-%m-%dT%H:%M:%SZ")
     # UTF-8 whatever the locale: a key must look the same to a command on every host.

@@ -88,7 +88,7 @@ class LockContext:
     journal_keep_days: int = 90
     """How long runs stay in the journal; 0 keeps all."""
     wait_seconds: float = 0.0
-    """How long to wait for a lease that somebody else holds. A slot is never waited for."""
+    """How long to wait for a lease or an advisory lock that somebody else holds. A slot is never waited for."""
     slot_consumed_by: Literal["start", "success"] = "start"
     """What closes a tick: the start of a run, or only its success. ``success`` needs both strategies."""
 
@@ -151,6 +151,27 @@ def _check_consumed(value: object) -> str:
     if word not in ("start", "success"):
         raise ConfigurationError(f"slot_consumed_by must be start or success, not {value!r}")
     return str(word)
+
+
+def advisory_parts(lock_key: str) -> list[str]:
+    """The parts of an advisory lock's key: a JSON array of strings, or the lock key as the only part.
+
+    Raises ``ConfigurationError`` for a key that begins as an array and is none of strings.
+    """
+    if not lock_key.startswith("["):
+        return [lock_key]
+    import json
+
+    try:
+        parts = json.loads(lock_key)
+    except ValueError:
+        parts = None
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
+        raise ConfigurationError(
+            'lock_key begins with "[", so for the strategy advisory it must be a JSON array of strings such as '
+            '["billing", "42"]'
+        )
+    return parts
 
 
 def _check_text(name: str, value: object) -> None:

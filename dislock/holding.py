@@ -69,7 +69,7 @@ class Holding:
         self._acquisition = self.request.begin(self._started)
         try:
             held = self._driver.run(self._acquisition.acquire(), self._leave_acquiring)
-            if held and self._acquisition.lease:
+            if held and self._acquisition.needs_keeping:
                 self._begin_keeping()
         except BaseException:
             # Interrupted between two steps, or no thread could be started: what is still held is held for nobody.

@@ -31,7 +31,7 @@ class AcquiredLocks:
         holding = self._holding
         holding.acquire()
         lost = None
-        if holding.acquisition.lease and not holding.request.continues:
+        if holding.acquisition.needs_keeping and not holding.request.continues:
             event = lost = threading.Event()
             holding.on_loss(lambda _: event.set())
         return LockSession(holding.acquisition, lost)

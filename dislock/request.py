@@ -9,14 +9,14 @@ from collections.abc import Coroutine, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext
+from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext, advisory_parts
 from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, DislockError
 from dislock.events import report
 from dislock.greenlets import refuse_greenlets
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.lease import Terms
-from dislock.protocol.plan import Plan, Senses, SlotPlan
+from dislock.protocol.plan import AdvisoryPlan, Plan, Senses, SlotPlan
 from dislock.protocol.schedule import Schedule, Slot
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: All strategies, in the order in which locks are taken; they are freed in the opposite one.
 STRATEGIES = ("schedule", "lease")
+#: A strategy of its own: one advisory lock, no table.
+ADVISORY = "advisory"
 #: Bytes that PostgreSQL keeps of an application_name (NAMEDATALEN - 1).
 NAME_LENGTH = 63
 
@@ -36,10 +38,14 @@ def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
     if isinstance(strategies, (str, bytes)) or not isinstance(strategies, Iterable):
         raise ConfigurationError('strategies must be a sequence such as ("schedule", "lease"), not a bare string')
     wanted = [name.strip().lower() if isinstance(name, str) else name for name in strategies]
-    unknown = [name for name in wanted if name not in STRATEGIES]
+    unknown = [name for name in wanted if name not in (*STRATEGIES, ADVISORY)]
     if unknown or not wanted:
         problem = f"unknown strategy {unknown[0]!r}" if unknown else "no strategy given"
-        raise ConfigurationError(f"{problem}: choose from {', '.join(STRATEGIES)}")
+        raise ConfigurationError(f"{problem}: choose from {', '.join((*STRATEGIES, ADVISORY))}")
+    if ADVISORY in wanted:
+        if set(wanted) != {ADVISORY}:
+            raise ConfigurationError("the strategy advisory cannot be combined with another one")
+        return (ADVISORY,)
     return tuple(name for name in STRATEGIES if name in wanted)
 
 
@@ -65,6 +71,7 @@ class Request:
         if context.slot_consumed_by == "success" and self.strategies != STRATEGIES:
             raise ConfigurationError(f"slot_consumed_by success {NEEDS_BOTH}")
         self._terms = self._make_terms() if "lease" in self.strategies else None
+        self._advisory = self._make_advisory() if ADVISORY in self.strategies else None
         # psycopg is loaded only for settings that are right so far.
         from dislock.drivers.targets import Database
 
@@ -81,6 +88,14 @@ class Request:
             interval=context.lease_interval_seconds,
             grace=context.kill_grace_seconds if self._supervised and not self.continues else None,
         )
+
+    def _make_advisory(self) -> AdvisoryPlan:
+        from pg_advisory_lock.keys import advisory_key
+
+        context = self.context
+        parts = advisory_parts(context.lock_key)
+        stops = self._supervised and not self.continues
+        return AdvisoryPlan(advisory_key(parts), context.lock_key, context.kill_grace_seconds if stops else 0.0)
 
     def begin(self, started: float | None = None) -> Acquisition:
         """The acquisition, once. ``started``: when the process started, by ``drivers.clock``."""
@@ -102,11 +117,17 @@ class Request:
             delay=self._delay(),
             slot=slot,
             lease=self._terms,
+            advisory=self._advisory,
             wait=context.wait_seconds,
             supervised=self._supervised,
             continues=self.continues,
         )
-        return Acquisition(plan, Senses(clock, time.time, random.random, report))
+        senses = Senses(clock, time.time, random.random, report)
+        if self._advisory is None:
+            return Acquisition(plan, senses)
+        from dislock.protocol.advisory import AdvisoryAcquisition
+
+        return AdvisoryAcquisition(plan, senses)
 
     def _delay(self) -> float:
         longest = self.context.jitter_max_seconds if self._jitter else 0.0

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dislock.cli.options import LEASE, OPTIONS, SCHEDULE, BadValueError, Option
-from dislock.context import NEEDS_BOTH, LockContext
+from dislock.cli.options import ADVISORY, LEASE, OPTIONS, SCHEDULE, BadValueError, Option
+from dislock.context import NEEDS_BOTH, LockContext, advisory_parts
 from dislock.errors import ConfigurationError
 
 # As in the package: loading typing's one takes longer than this module.
@@ -282,11 +282,7 @@ class _Reader:
         if not command and needs_command:
             raise ConfigurationError(f"no command was given; {_USAGE}")
         strategies = self.value("LOCK_STRATEGY")
-        values = {
-            option.variable: self.value(option.variable)
-            for option in OPTIONS
-            if option.strategy is None or option.strategy in strategies
-        }
+        values = {option.variable: self.value(option.variable) for option in OPTIONS if option.is_read_by(strategies)}
         for variable, strategy in (("LOCK_KEY", None), ("CRON_SCHEDULE", SCHEDULE)):
             if values.get(variable) is None and strategy in (None, *strategies):
                 raise ConfigurationError(self._missing(variable, strategy))
@@ -298,6 +294,8 @@ class _Reader:
         if LEASE in strategies:
             ttl = values["RUN_LOCK_TTL_SECONDS"]
             interval = self._interval(ttl, values["LOCK_LEASE_INTERVAL"])
+        if ADVISORY in strategies:
+            self._check_advisory_key(values["LOCK_KEY"])
         if SCHEDULE in strategies:
             self._check_schedule(values["CRON_SCHEDULE"], values["CRON_TZ"])
         context = LockContext(
@@ -340,7 +338,7 @@ class _Reader:
         """Each setting that a run reads, with its text and where that came from."""
         found = []
         for option in OPTIONS:
-            if option.strategy is not None and option.strategy not in strategies:
+            if not option.is_read_by(strategies):
                 continue
             if option.variable in self._options:
                 text, source = self._options[option.variable], option.option
@@ -355,7 +353,9 @@ class _Reader:
         """What was set in vain: by an option, which was meant for this run, and by a variable, which may not be."""
         options, variables = [], []
         for option in OPTIONS:
-            needed = None if option.strategy in (None, *strategies) else f"the strategy {option.strategy}"
+            needed = None
+            if not option.is_read_by(strategies):
+                needed = f"the strategy {' or '.join(option.strategies)}"
             if option.variable == "LOCK_JOURNAL_KEEP_DAYS" and values["LOCK_JOURNAL"] is None:
                 needed = "a journal (--journal)"
             if needed is None:
@@ -409,13 +409,20 @@ class _Reader:
 
     def _check_combination(self, strategies: tuple[str, ...], consumed_by: str) -> None:
         # A variable may be meant for other lines of a crontab; an option is meant for this run.
-        if LEASE not in strategies and self._options.get("LOCK_WAIT_SECONDS", "").strip():
+        if strategies == (SCHEDULE,) and self._options.get("LOCK_WAIT_SECONDS", "").strip():
             raise ConfigurationError(
                 "--wait needs the strategy lease: a slot is never waited for, because a tick that was started is not "
                 "started again"
             )
         if consumed_by == "success" and strategies != (SCHEDULE, LEASE):
             raise ConfigurationError(f"{self._name('LOCK_SLOT_CONSUMED_BY')} success {NEEDS_BOTH}")
+
+    def _check_advisory_key(self, key: str) -> None:
+        try:
+            advisory_parts(key)
+        except ConfigurationError as error:
+            text = str(error).removeprefix("lock_key ")
+            raise ConfigurationError(f"{self._name('LOCK_KEY')} {text}") from None
 
     def _check_schedule(self, expression: str, zone: str | None) -> None:
         from dislock.protocol.schedule import Schedule

@@ -62,6 +62,11 @@ class Acquisition(Claims):
             yield from self._close()
         return held
 
+    @property
+    def needs_keeping(self) -> bool:
+        """Whether what was taken has to be looked after by ``keep``."""
+        return self.lease is not None
+
     # Losing
 
     @property

@@ -6,12 +6,19 @@ connection. https://www.postgresql.org/docs/current/explicit-locking.html#ADVISO
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
-
-from dislock.errors import DatabaseUnavailableError, LockNotAcquiredError, LockWaitEndedError, Loss, LossReason
+from dislock.errors import (
+    DatabaseUnavailableError,
+    DislockError,
+    LockNotAcquiredError,
+    LockWaitEndedError,
+    Loss,
+    LossReason,
+)
 from dislock.events import INFO
 from dislock.protocol.acquisition import LEAVE_SECONDS, Acquisition
-from dislock.protocol.steps import Answer, Done, Execute, Failed, Failure, Steps, Wait, Watch, proven, trouble
+from dislock.protocol.advisory_statements import Begin, Commit, Holder, Outlast, Ping, Queue, SetTimeout, Try
+from dislock.protocol.plan import Plan, Senses
+from dislock.protocol.steps import Answer, Done, Execute, Steps, Wait, Watch, proven, trouble
 
 #: Seconds between two trivial statements: proxies cut connections that are silent for longer, and a loss is noticed.
 PING_PAUSE = 15.0
@@ -20,98 +27,37 @@ PING_SECONDS = 10.0
 #: Seconds after which the server gives up a wait, before its sender stops listening.
 WAIT_MARGIN = 2.0
 
-# Every statement is a constant but for numbers: a bound parameter would keep a snapshot for the whole transaction, and
-# that would hold back the vacuum of every table of the database.
-
-
-class Begin(NamedTuple):
-    """Begins the transaction that holds the lock."""
-
-    TEMPLATE: ClassVar[str] = "BEGIN ISOLATION LEVEL READ COMMITTED"
-
-
-class Outlast(NamedTuple):
-    """Keeps the server from ending the transaction, and has it notice a host that died within half a minute.
-
-    The server's own keepalive takes two hours on Linux. A setting that the server does not have is left out.
-    """
-
-    TEMPLATE: ClassVar[str] = """
-    SELECT count(set_config(wanted.name, wanted.value, true))
-    FROM (VALUES ('tcp_keepalives_idle', '15'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
-                 ('idle_in_transaction_session_timeout', '0'), ('transaction_timeout', '0'), ('statement_timeout', '0'))
-         AS wanted (name, value)
-    WHERE EXISTS (SELECT FROM pg_catalog.pg_settings AS known WHERE known.name = wanted.name)"""
-
-
-class Try(NamedTuple):
-    """Takes the lock if it is free: one row, whether it was taken."""
-
-    key: int
-    TEMPLATE: ClassVar[str] = "SELECT pg_try_advisory_xact_lock({key})"
-
-
-class SetTimeout(NamedTuple):
-    """Bounds the wait for the lock, in whole milliseconds."""
-
-    milliseconds: int
-    TEMPLATE: ClassVar[str] = "SELECT set_config('lock_timeout', '{milliseconds}', true)"
-
-
-class Queue(NamedTuple):
-    """Waits for the lock in the server's own queue, where each is served in turn."""
-
-    key: int
-    TEMPLATE: ClassVar[str] = "SELECT pg_advisory_xact_lock({key})::text"
-
-
-class Holder(NamedTuple):
-    """Who has the lock, as far as this role may know: application names and process numbers, in one row."""
-
-    high: int
-    low: int
-    TEMPLATE: ClassVar[str] = """
-    SELECT string_agg(coalesce(nullif(session.application_name, ''), 'a session') || ' (process ' || lock.pid || ')',
-                      ', ' ORDER BY lock.pid)
-    FROM pg_catalog.pg_locks AS lock LEFT JOIN pg_catalog.pg_stat_activity AS session ON session.pid = lock.pid
-    WHERE lock.locktype = 'advisory' AND lock.granted AND lock.objsubid = 1
-      AND lock.classid::bigint = {high} AND lock.objid::bigint = {low}
-      AND lock.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())"""
-
-
-class Ping(NamedTuple):
-    """Asks for nothing."""
-
-    TEMPLATE: ClassVar[str] = "SELECT 1"
-
-
-class Commit(NamedTuple):
-    """Ends the transaction, which frees the lock."""
-
-    TEMPLATE: ClassVar[str] = "COMMIT"
-
-
-AdvisoryStatement = Begin | Outlast | Try | SetTimeout | Queue | Holder | Ping | Commit
-
 
 class AdvisoryAcquisition(Acquisition):
-    """One acquisition of one advisory lock: ``acquire``, ``keep``, ``release`` as for the other strategies."""
+    """One acquisition of one advisory lock: ``acquire``, ``keep``, ``release`` as for the other strategies.
+
+    There is no fencing token: nothing in the server rises with each acquisition.
+    """
+
+    def __init__(self, plan: Plan, senses: Senses) -> None:
+        super().__init__(plan, senses)
+        assert plan.advisory is not None
+        self._advisory = plan.advisory
+        self.held = False
+
+    @property
+    def needs_keeping(self) -> bool:
+        """Whether the connection has to be watched."""
+        return self.held
 
     def acquire(self) -> Steps[bool]:
         """Takes the lock, or waits for it in the server's queue. True: it is held. False: asked to leave."""
-        held = False
         try:
-            held = yield from self._claim()
-        finally:
-            self._connected = held
-        if not held:
+            yield from self._take()
+        except DislockError:
             yield from self._close()
-        return held
+            raise
+        if not self.held:
+            yield from self._close()
+        return self.held
 
-    def _claim(self) -> Steps[bool]:
-        plan = self._plan
-        assert plan.advisory is not None
-        key, name = plan.advisory.key, plan.advisory.name
+    def _take(self) -> Steps[bool]:
+        plan, (key, name, _) = self._plan, self._advisory
         if (yield Wait(self._clock() + plan.delay)).leave:
             return False
         by = self._clock() + plan.connect_timeout
@@ -128,7 +74,7 @@ class AdvisoryAcquisition(Acquisition):
             if not taken:
                 return False
         if not taken:
-            raise LockNotAcquiredError(*(yield from self._refused(key, name, by)), key=name)
+            raise LockNotAcquiredError((yield from self._refused(key, name, by)), key=name)
         self.held = True
         self._say("taken", INFO, f"{name} is taken (advisory lock {key})", key=name)
         return True
@@ -147,11 +93,11 @@ class AdvisoryAcquisition(Acquisition):
             return self._leave_or_fail(answer)
         raise LockWaitEndedError(f"waited {wait:.0f} s in vain: {name} is still held by somebody else", key=name)
 
-    def _refused(self, key: int, name: str, by: float) -> Steps[tuple[str]]:
+    def _refused(self, key: int, name: str, by: float) -> Steps[str]:
         high, low = (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF
         answer = yield Execute(Holder(high, low), by)
         found = answer.rows[0][0] if proven(answer) and answer.rows else None
-        return (f"{name} (advisory lock {key}) is held by {found or 'somebody else'}",)
+        return f"{name} (advisory lock {key}) is held by {found or 'somebody else'}"
 
     def _leave_or_fail(self, answer: Answer) -> bool:
         """False if asked to leave; else the error: a transaction that failed cannot be gone on with."""
@@ -172,13 +118,12 @@ class AdvisoryAcquisition(Acquisition):
             if answer.leave:
                 return None
 
-    def release(self, *, started: bool = True, succeeded: bool = False) -> Steps[Loss | None]:
+    def release(self, *, started: bool = True, succeeded: bool = False) -> Steps[Loss | None]:  # noqa: ARG002 - no slot
         """Commits, which frees the lock, and says if it turns out to have been lost before."""
         if self.held and not self.loss:
             answer = yield Execute(Commit(), self._clock() + LEAVE_SECONDS)
             if isinstance(answer, Done):
-                assert self._plan.advisory is not None
-                name = self._plan.advisory.name
+                name = self._advisory.name
                 self._say("released", INFO, f"{name} is free again", key=name)
             else:
                 self._connection_lost(trouble(answer), over=True)
@@ -186,14 +131,13 @@ class AdvisoryAcquisition(Acquisition):
         yield from self._close()
         return self.loss
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, *, succeeded: bool = False) -> None:  # noqa: ARG002 - nothing is sealed here
         """Nobody watches the connection any more, by a fault of this process."""
         self._connection_lost(why)
 
     def _connection_lost(self, why: str, *, over: bool = False) -> Loss:
-        assert self._plan.advisory is not None
-        name = self._plan.advisory.name
+        _, name, grace = self._advisory
         # The server freed it when the connection ended: hurrying the command's end gains nothing.
-        loss = Loss(LossReason.UNCONFIRMED, f"the advisory lock {name} was lost with its connection: {why}", self._plan.advisory.grace)
+        loss = Loss(LossReason.UNCONFIRMED, f"the advisory lock {name} was lost with its connection: {why}", grace)
         self._lose(loss, over=over)
         return loss

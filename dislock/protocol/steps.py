@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
-from dislock.protocol.statements import Statement
+from dislock.protocol.statements import AnyStatement
 
 #: Seconds that a statement in flight still has when its driver is told to leave. Its answer decides what is to be
 #: undone; a healthy database answers in a thousandth of that.
@@ -54,7 +54,7 @@ class Connect(NamedTuple):
 class Execute(NamedTuple):
     """Carries out one statement in a transaction of its own on the current connection."""
 
-    statement: Statement
+    statement: AnyStatement
     by: float
 
 
