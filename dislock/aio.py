@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.errors import ConfigurationError, LeaseLostError, Loss
 from dislock.protocol.acquisition import Acquisition
 from dislock.request import Request, normalize_strategies
@@ -35,7 +35,7 @@ class AcquiredLocks:
     Cancelled while entering, it gives back what was taken; cancelled while leaving, it frees the lease first.
     """
 
-    def __init__(self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False) -> None:
+    def __init__(self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False) -> None:
         self._request = Request(context, strategies, jitter=jitter)
         self._keeper: asyncio.Task[None] | None = None
         self._leaving = False
@@ -125,19 +125,20 @@ class LeaseLock(AcquiredLocks):
         super().__init__(context, ("lease",))
 
 
-def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLocks:
+def acquire_locks(context: LockContext, strategies: Iterable[Strategy]) -> AcquiredLocks:
     """All locks of the strategies in one asynchronous context manager; see ``dislock.acquire_locks``."""
     return AcquiredLocks(context, strategies, jitter=True)
 
 
-def build_locks(context: LockContext, strategies: Iterable[str]) -> list[ScheduleLock | LeaseLock]:
+def build_locks(context: LockContext, strategies: Iterable[Strategy]) -> list[AcquiredLocks]:
     """The locks of the strategies, one object each, in the order in which to enter them."""
-    kinds: dict[str, type[ScheduleLock | LeaseLock]] = {"schedule": ScheduleLock, "lease": LeaseLock}
-    return [kinds[name](context) for name in normalize_strategies(strategies)]
+    kinds = {"schedule": ScheduleLock, "lease": LeaseLock}
+    names = normalize_strategies(strategies)
+    return [kinds[name](context) if name in kinds else AcquiredLocks(context, (name,)) for name in names]
 
 
 def with_locks(
-    context: LockContext, strategies: Iterable[str]
+    context: LockContext, strategies: Iterable[Strategy]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Decorator for a coroutine function: each call takes the locks anew.
 

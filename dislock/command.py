@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.errors import LEASE_LOST_EXIT_CODE
 from dislock.holding import Holding
 from dislock.process.ending import die_of_interrupt
@@ -23,7 +23,7 @@ logger = logging.getLogger("dislock")
 _OURS = (b"DISLOCK_LOCK_KEY", b"DISLOCK_OWNER", b"DISLOCK_SLOT", b"DISLOCK_FENCING_TOKEN")
 
 
-def run_with_locks(command: Sequence[str], context: LockContext, strategies: Iterable[str]) -> int:
+def run_with_locks(command: Sequence[str], context: LockContext, strategies: Iterable[Strategy]) -> int:
     """Runs a command under the locks of the strategies and returns its exit code.
 
     128+N for a death by signal N, 127 for a command that was not found and 126 for one that cannot be executed (the

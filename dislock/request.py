@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext, advisory_parts
+from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext, Strategy, advisory_parts, default_interval
 from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, DislockError
 from dislock.events import report
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from dislock.drivers.targets import Database
 
 #: All strategies, in the order in which locks are taken; they are freed in the opposite one.
-STRATEGIES = ("schedule", "lease")
+STRATEGIES: tuple[Strategy, ...] = ("schedule", "lease")
 #: A strategy of its own: one advisory lock, no table.
-ADVISORY = "advisory"
+ADVISORY: Strategy = "advisory"
 #: Bytes that PostgreSQL keeps of an application_name (NAMEDATALEN - 1).
 NAME_LENGTH = 63
 
 
-def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
+def normalize_strategies(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
     """The strategies in the order in which locks are taken, each once.
 
     None at all, an unknown one, or a bare string is a ``ConfigurationError``: never an unlocked run.
@@ -53,7 +53,7 @@ class Request:
     """One acquisition, checked and not yet begun. No connection is opened here."""
 
     def __init__(
-        self, context: LockContext, strategies: Iterable[str], *, supervised: bool = False, jitter: bool = False
+        self, context: LockContext, strategies: Iterable[Strategy], *, supervised: bool = False, jitter: bool = False
     ) -> None:
         """``supervised``: a command will be stopped on a loss, which must fit in before the row ends."""
         refuse_greenlets()
@@ -79,13 +79,14 @@ class Request:
 
     def _make_terms(self) -> Terms:
         context = self.context
-        if context.run_ttl_seconds is None or context.lease_interval_seconds is None:
-            raise ConfigurationError("the strategy lease needs run_ttl_seconds and lease_interval_seconds")
+        if context.run_ttl_seconds is None:
+            raise ConfigurationError("the strategy lease needs run_ttl_seconds")
+        interval = context.lease_interval_seconds
         return Terms(
             key=context.lease_key,
             owner=context.owner,
             ttl=context.run_ttl_seconds,
-            interval=context.lease_interval_seconds,
+            interval=default_interval(context.run_ttl_seconds) if interval is None else interval,
             grace=context.kill_grace_seconds if self._supervised and not self.continues else None,
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dislock.cli.options import ADVISORY, LEASE, OPTIONS, SCHEDULE, BadValueError, Option
-from dislock.context import NEEDS_BOTH, LockContext, advisory_parts
+from dislock.context import NEEDS_BOTH, LockContext, Strategy, advisory_parts
 from dislock.errors import ConfigurationError
 
 # As in the package: loading typing's one takes longer than this module.
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
     """Everything that a run needs to know; checked."""
 
     context: LockContext
-    strategies: tuple[str, ...]
+    strategies: tuple[Strategy, ...]
     command: list[str]
     log_level: int
     url_variable: str
@@ -302,7 +302,6 @@ class _Reader:
             url=url,
             table_parts=values["LOCK_TABLE"],
             lock_key=values["LOCK_KEY"],
-            owner=_owner(),
             run_ttl_seconds=ttl,
             lease_interval_seconds=interval,
             schedule=values.get("CRON_SCHEDULE"),
@@ -397,10 +396,8 @@ class _Reader:
         hint = "".join(f"; {theirs} is set, but the setting is called {ours}" for ours, theirs in slips)
         return f"{variable} (or {option.option}) is not set{needed}{hint}"
 
-    def _interval(self, ttl: float, interval: float | None) -> float:
-        if interval is None:
-            return min(max(ttl * 0.3, 1.0), 10.0, ttl)
-        if interval > ttl:
+    def _interval(self, ttl: float, interval: float | None) -> float | None:
+        if interval is not None and interval > ttl:
             raise ConfigurationError(
                 f"{self._name('LOCK_LEASE_INTERVAL')} ({interval:g}) must not be above "
                 f"{self._name('RUN_LOCK_TTL_SECONDS')} ({ttl:g})"
@@ -462,8 +459,3 @@ def _core(name: str) -> str:
 def _utf8(text: str) -> str:
     """Text of the system read as UTF-8 whatever the locale: a key must be the same on every host."""
     return os.fsencode(text).decode("utf-8", "surrogateescape")
-
-
-def _owner() -> str:
-    node = os.fsencode(os.uname().nodename).decode("utf-8", "replace").strip()
-    return f"{node or 'localhost'}:{os.getpid()}"
