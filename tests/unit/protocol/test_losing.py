@@ -148,6 +148,8 @@ def test_a_renewal_that_keeps_failing_is_told_at_once_then_once_a_minute_and_whe
     for pause in (second - first, third - second):
         assert REPORT_PAUSE <= pause <= REPORT_PAUSE + terms.pause
     assert tries > len(told)
+    (recovered,) = (text for _, text in script.said if "renewed again" in text)
+    assert recovered.endswith(f"after {told[3][1] - first:.0f} s")
 
 
 @pytest.mark.xfail(strict=True, reason="keep() reports the renewal before it looks whether the answer is a loss")
