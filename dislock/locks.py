@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from dislock.context import LockContext
 from dislock.holding import Holding
-from dislock.request import normalize_strategies, refuse_deferred
+from dislock.request import name_of, normalize_strategies, refuse_deferred
 from dislock.view import View
 
 P = ParamSpec("P")
@@ -24,8 +24,10 @@ class LockSession(View[threading.Event]):
 class AcquiredLocks:
     """Context manager over a set of locks: all of them, or an exception and none. To be used once."""
 
-    def __init__(self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False) -> None:
-        self._holding = Holding(context, strategies, jitter=jitter)
+    def __init__(
+        self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False, recorded: str | None = None
+    ) -> None:
+        self._holding = Holding(context, strategies, jitter=jitter, recorded=recorded)
 
     def __enter__(self) -> LockSession:
         holding = self._holding
@@ -94,7 +96,7 @@ def with_locks(context: LockContext, strategies: Iterable[str]) -> Callable[[Cal
 
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with acquire_locks(context, wanted):
+            with AcquiredLocks(context, wanted, jitter=True, recorded=name_of(function)):
                 result = function(*args, **kwargs)
                 refuse_deferred(function, "dislock.aio.with_locks", result)
                 return result

@@ -109,7 +109,7 @@ def _unexpected(error: Exception) -> str:
 def _under_locks(
     settings: Settings, signals: Signals, environment: Mapping[bytes, bytes] | None, started: float, logger: Logger
 ) -> int:
-    from dislock.command import exit_code, run_held
+    from dislock.command import described, exit_code, run_held
     from dislock.errors import ConfigurationError
     from dislock.holding import Holding
     from dislock.process.environment import original_environment
@@ -118,7 +118,8 @@ def _under_locks(
     context = settings.context
     environment = original_environment() if environment is None else environment
     try:
-        holding = Holding(context, settings.strategies, supervised=True, started=started)
+        recorded = described(settings.command, context)
+        holding = Holding(context, settings.strategies, supervised=True, started=started, recorded=recorded)
     except ConfigurationError as error:
         # All else was checked before: it is the connection string.
         raise ConfigurationError(f"{settings.url_variable}: {error}") from None
@@ -129,7 +130,7 @@ def _under_locks(
         number = signals.asked()
         assert number is not None
         return exit_code(Interrupted(number))
-    if settings.strategies == ("schedule",) and os.getpid() != 1:
+    if settings.strategies == ("schedule",) and os.getpid() != 1 and recorded is None:
         return _become(holding, settings.command, environment, signals)
     return run_held(holding, settings.command, environment, signals)
 

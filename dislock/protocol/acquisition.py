@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from dislock.errors import DislockError, LeaseLostError, Loss, NotSealedError
+from dislock.errors import LEASE_LOST_EXIT_CODE, DislockError, LeaseLostError, Loss, NotSealedError
 from dislock.events import DEBUG, ERROR, INFO, WARNING
-from dislock.protocol.claims import Claims, micros_of
+from dislock.protocol.claims import micros_of
 from dislock.protocol.lease import Lease, lock_timeout
 from dislock.protocol.plan import Plan, Senses
+from dislock.protocol.recording import Recording
 from dislock.protocol.schedule import Slot
 from dislock.protocol.statements import GiveBackSlot, Moved, Sealed
 from dislock.protocol.steps import LINGER, Answer, Done, Steps, Wait, proven, trouble
@@ -25,8 +26,8 @@ LEAVE_SECONDS = 5.0 - LINGER
 REPORT_PAUSE = 60.0
 
 
-class Acquisition(Claims):
-    """One acquisition of one set of locks: ``acquire``, then ``keep`` if there is a lease, then ``release``.
+class Acquisition(Recording):
+    """One acquisition of one set of locks: ``acquire``, then ``keep`` if ``kept``, then ``release``.
 
     The owner of what became of it: ``loss`` is decided and stored here alone. ``keep`` may run in another thread than
     the rest; whoever notices a loss first decides it.
@@ -57,9 +58,14 @@ class Acquisition(Claims):
             raise
         if not held:
             yield from self.release(started=False)
-        elif self.lease is None:
+        elif not self.kept:
             yield from self._close()
         return held
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is something to do while the work goes on: a lease to renew, or a start to record."""
+        return self.lease is not None or self._plan.journal is not None
 
     # Losing
 
@@ -126,6 +132,10 @@ class Acquisition(Claims):
     def keep(self) -> Steps[Loss | None]:
         """Renews until asked to leave (None), or until there is no time left or no right to go on (why)."""
         lease = self.lease
+        if (yield from self._record_start()):
+            return None
+        if not lease and self._plan.journal:
+            yield from self._close()
         # Freed already, where a thread that was just being started was interrupted.
         while lease and not (yield Wait(lease.next_renewal)).leave:
             now = self._clock()
@@ -160,11 +170,14 @@ class Acquisition(Claims):
 
     # Freeing
 
-    def release(self, *, started: bool = True, succeeded: bool = False) -> Steps[Loss | None]:
+    def release(
+        self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None
+    ) -> Steps[Loss | None]:
         """Frees the lease and says if it turns out to have been lost; ``started=False`` gives the slot back too.
 
         ``succeeded`` seals a slot that is consumed by success, and says so in ``sealed``: that may take until the
-        lease's stop time. All else takes at most ``LEAVE_SECONDS``, whatever the network does.
+        lease's stop time. All else takes at most ``LEAVE_SECONDS``, whatever the network does, and the journal its own
+        time when the lease is free; ``exit_code`` is for the journal.
         """
         lease, self.lease = self.lease, None
         by = self._clock() + LEAVE_SECONDS
@@ -178,10 +191,26 @@ class Acquisition(Claims):
                 yield from self._free(lease, by)
         if by_success and succeeded and self.slot:
             self.sealed = bool(self.sealed)
-        if self.slot and not started and not by_success:
-            yield from self._give_back(self.slot, by)
+        given_back = self.slot if not started and not by_success else None
+        if given_back:
+            yield from self._give_back(given_back, by)
+        if self._plan.journal:
+            yield from self._record_outcome(started=started, succeeded=succeeded, exit_code=exit_code)
+        if given_back:
+            self.slot = None
         yield from self._close()
         return self.loss
+
+    def _record_outcome(self, *, started: bool, succeeded: bool, exit_code: int | None) -> Steps[None]:
+        if not started:
+            outcome = "not started"
+        elif self.loss or self.sealed is False:
+            outcome = "lost"
+            if exit_code is not None and not self._plan.continues:
+                exit_code = LEASE_LOST_EXIT_CODE
+        else:
+            outcome = "success" if succeeded else "failure"
+        yield from self._record_end(outcome, exit_code)
 
     def _free(self, lease: Lease, by: float) -> Steps[None]:
         begun = self._clock()
@@ -245,4 +274,3 @@ class Acquisition(Claims):
                 key=key,
                 tick=slot.tick,
             )
-        self.slot = None

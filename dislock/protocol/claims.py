@@ -64,6 +64,8 @@ class Claims(Conversation):
         """The slot of this run; with ``by_success`` it is not taken, and sealed at the end."""
         self.lease: Lease | None = None
         self.token: int | None = None
+        self.zone: str | None = None
+        """The zone in which the schedule was read; None where there is none."""
         self._waiting = False
 
     def _say(self, name: str, level: int, message: str, **fields: object) -> None:
@@ -139,6 +141,7 @@ class Claims(Conversation):
             return None
         clock: Clock = answer.rows[0]
         zone, tolerance = clock.zone, plan.tolerance
+        self.zone = plan.schedule.zone_name or zone
         took = self._clock() - self._sent
         started = clock.now - round((self._sent - self._plan.started) * 1_000_000)
         slot = plan.schedule.slot(_moment(started), session_zone=zone, tolerance=tolerance)

@@ -21,6 +21,17 @@ class SlotPlan(NamedTuple):
     """The slot is not taken before the run: a run under the lease that succeeds seals it."""
 
 
+class JournalPlan(NamedTuple):
+    """Where a run is recorded, and what is known of it before."""
+
+    table: tuple[str, ...]
+    keep_days: int
+    key: str
+    strategy: str
+    schedule: str | None
+    command: str | None
+
+
 class Plan(NamedTuple):
     """All that an acquisition needs to know; durations in seconds, ``started`` by the driver's clock."""
 
@@ -37,6 +48,8 @@ class Plan(NamedTuple):
     """A command runs under the locks, and is stopped when the lease is lost."""
     continues: bool = False
     """The work goes on when the lease is lost (``LeaseLossPolicy.CONTINUE``)."""
+    journal: JournalPlan | None = None
+    """Where the run is recorded; None: nowhere."""
 
 
 class Senses(NamedTuple):

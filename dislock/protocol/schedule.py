@@ -49,6 +49,11 @@ class Schedule:
         self._zone = None if zone is None else find_zone(zone)
         self._check()
 
+    @property
+    def zone_name(self) -> str | None:
+        """The name of its own zone; None: that of the session."""
+        return None if self._zone is None else self._zone.key
+
     def slot(self, now: datetime, *, session_zone: str, tolerance: float) -> Slot:
         """The slot of a start at ``now``, a time by the database's clock.
 

@@ -272,12 +272,12 @@ Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | FreeAndSeal | Give
 Row = Clock | Claimed | Moved | Sealed | GivenBack | Held
 
 
-def template(statement: Statement) -> str:
+def template(statement: tuple[Any, ...]) -> str:
     """The statement's SQL, with ``{table}`` for the table's quoted name and ``%(field)s`` for each value."""
     return _TEMPLATES[type(statement)]
 
 
-_ROWS: dict[type, Callable[..., Row]] = {
+_ROWS: dict[type, Callable[..., Any]] = {
     ReadClock: Clock,
     ClaimSlot: Claimed,
     ClaimLease: Claimed,
@@ -288,7 +288,13 @@ _ROWS: dict[type, Callable[..., Row]] = {
 }
 
 
-def rows_of(statement: Statement, fetched: Iterable[Sequence[Any]]) -> tuple[Row, ...]:
+def add(kind: type, text: str, row: Callable[..., Any]) -> None:
+    """Adds a statement of another module, with its template and its rows."""
+    _TEMPLATES[kind] = text
+    _ROWS[kind] = row
+
+
+def rows_of(statement: tuple[Any, ...], fetched: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
     """The rows that a driver fetched, as the named tuples that answer the statement."""
     row = _ROWS[type(statement)]
     return tuple(row(*columns) for columns in fetched)
