@@ -101,7 +101,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
 
 
 def _unexpected(error: Exception) -> str:
-    # The text of an error nobody foresaw may hold a secret; that of the system does not.
+    # The text of an unexpected error may hold a secret; the system's own text does not.
     text = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
     return f"unexpected {type(error).__name__}{text}"
 
@@ -136,7 +136,7 @@ def _under_locks(
 
 
 def _become(holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals) -> int:
-    """Let the command take the place of this process: a slot needs nobody to look after it.
+    """Replace this process by the command: a slot needs no care while the command runs.
 
     Not as PID 1, which has orphans to reap. Returns, with the slot given back, only when nothing was started.
     """
