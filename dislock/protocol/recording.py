@@ -24,7 +24,6 @@ END_SECONDS = 2.0
 class Recording(Claims):
     """The part of an acquisition that knows the journal; without one in the plan it does nothing."""
 
-    _record_id: int | None = None
     #: When the work began; None: nothing of it is to be recorded.
     _began: float | None = None
     _record_failed = False
@@ -40,10 +39,7 @@ class Recording(Claims):
         if self.lease:
             # A renewal does not wait for the journal.
             by = min(by, self.lease.try_until(now))
-        answer = yield from self._put(StartRun(*self._run()), by)
-        if isinstance(answer, Done) and answer.rows:
-            self._record_id = answer.rows[0].id
-        return answer.leave
+        return (yield from self._put(StartRun(*self._run()), by)).leave
 
     def _record_end(self, outcome: str, exit_code: int | None) -> Steps[None]:
         """Records how the work ended, and deletes what is older than the journal keeps."""
@@ -55,7 +51,7 @@ class Recording(Claims):
         now = self._clock()
         took = round((now - began) * 1_000_000)
         by = now + END_SECONDS
-        answer = yield from self._put(EndRun(self._record_id, *self._run(), took, exit_code, outcome), by)
+        answer = yield from self._put(EndRun(*self._run(), took, exit_code, outcome), by)
         if isinstance(answer, Done) and self._plan.journal.keep_days:
             # Nobody waits for it, and a role without the privilege keeps all.
             statement = CleanRuns(self._plan.journal.key, self._plan.journal.keep_days)

@@ -107,9 +107,11 @@ _START = f"""
 
 
 class EndRun(NamedTuple):
-    """Records how a run ended: in the row of its start, or in a row of its own where that one is not there."""
+    """Records how a run ended: in the row of its start, or in a row of its own where that one is not there.
 
-    id: int | None
+    The start is known by its token, not by its ``id``: its answer may have been lost.
+    """
+
     key: str
     strategy: str
     schedule: str | None
@@ -126,7 +128,9 @@ class EndRun(NamedTuple):
 _END = f"""
     WITH {_MODEST}, ended AS (
         UPDATE {{journal}} SET ended_at = clock_timestamp(), exit_code = %(exit_code)s::int, outcome = %(outcome)s
-        FROM modest WHERE id = %(id)s::bigint AND key = %(key)s AND owner = %(owner)s
+        FROM modest WHERE key = %(key)s AND owner = %(owner)s AND token IS NOT DISTINCT FROM %(token)s::bigint
+          AND started_at > clock_timestamp() - %(took)s::float8 * interval '1 microsecond' - interval '1 day'
+          AND ended_at IS NULL
         RETURNING 1
     )
     INSERT INTO {{journal}} (key, strategy, schedule, time_zone, tick, owner, token, command, started_at, ended_at,
