@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dislock.context import LockContext
+from dislock.drivers.clock import clock
 from dislock.errors import LEASE_LOST_EXIT_CODE
+from dislock.events import INFO, Event, report
 from dislock.holding import Holding
 from dislock.process.ending import die_of_interrupt
 from dislock.process.environment import current_environment
@@ -104,6 +106,7 @@ def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -
     The slot stays taken only if the command has begun.
     """
     code, interrupted = -1, False
+    begun = clock()
 
     def stop_on_loss(stop: Callable[[Stop], None]) -> None:
         holding.on_loss(lambda loss: stop(Stop(loss.grace)))
@@ -113,6 +116,9 @@ def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -
             command_environment(holding, environment), None if holding.request.continues else stop_on_loss
         )
         code, interrupted = ended.code, ended.interrupted
+        took = round(clock() - begun, 3)
+        fields = {"key": holding.request.context.lock_key, "exit_code": code, "took_seconds": took}
+        report(Event("command ended", INFO, f"the command ended with exit code {code} after {took:.1f} s", fields))
     except NeverBegan as reason:
         code = exit_code(reason)
     finally:

@@ -74,10 +74,11 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     from dislock.cli.log import set_up_logging
     from dislock.drivers.clock import clock
     from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError
+    from dislock.events import INFO, Event, report
     from dislock.process.outcomes import NoThreadError
 
     started = clock()
-    set_up_logging(settings.log_level, settings.context.url)
+    set_up_logging(settings.log_level, settings.context.url, as_json=settings.log_json, with_time=settings.log_time)
     logger = logging.getLogger("dislock")
     for notice in settings.notices:
         logger.warning(notice)
@@ -87,7 +88,8 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
         return _under_locks(settings, signals, environment, started, logger)
     except LockNotAcquiredError as error:
         # Somebody else runs the job: as it should be.
-        logger.info("%s", error)
+        fields = {"key": error.key, "holder": error.holder, "expires_at": error.expires_at}
+        report(Event("refused", INFO, str(error), fields))
         return 0
     except ConfigurationError as error:
         logger.error("%s", error, exc_info=True)

@@ -253,7 +253,14 @@ class Acquisition(Recording):
             self._lose(lease.loss_of_guard(row), over=True)
             return True
         self.sealed = True
-        self._say("sealed", INFO, f"{key} is sealed until {slot.expires}", key=key, tick=slot.tick, token=self.token)
+        self._say(
+            "sealed",
+            INFO,
+            f"{key} is sealed until {slot.shown(slot.expires)}",
+            key=key,
+            tick=slot.tick,
+            token=self.token,
+        )
         return True
 
     def _give_back(self, slot: Slot, by: float) -> Steps[None]:
@@ -270,7 +277,7 @@ class Acquisition(Recording):
                 "give-back failed",
                 WARNING,
                 f"the slot {key} could not be given back ({trouble(answer)}): nothing was started, and unless the "
-                f"statement still arrives it stays taken until {slot.expires}; delete the row with this key to free it",
+                f"statement still arrives it stays taken until {slot.shown(slot.expires)}; dislock --release frees it",
                 key=key,
                 tick=slot.tick,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from dislock.errors import (
@@ -45,6 +45,8 @@ from dislock.protocol.steps import Answer, Done, Failed, Failure, Steps, Wait, p
 
 #: Seconds by which clocks that are kept in time may differ: nothing to warn of, whatever the tolerance.
 CLOCK_NOISE = 0.1
+#: A start that is later than this, and than half the gap between two ticks, is far from its tick.
+FAR_FROM_TICK = timedelta(minutes=15)
 #: A claim that is refused although nobody holds the lock is tried this often: a holder may just have left.
 VACANT_TRIES = 3
 #: The longest pause between two looks of a waiter, in seconds; the shortest is half of it.
@@ -106,7 +108,9 @@ class Claims(Conversation):
                 claimed: Claimed = answer.rows[0]
                 self.slot, self.token = slot, claimed.now
                 self._check_claim(plan.key, answer)
-                self._say("taken", INFO, f"{plan.key} is taken until {slot.expires}", key=plan.key, tick=slot.tick)
+                self._say(
+                    "taken", INFO, f"{plan.key} is taken until {slot.shown(slot.expires)}", key=plan.key, tick=slot.tick
+                )
                 return not answer.leave
             doubtful = self._doubtful
             found = yield from self._inspect(plan.key, by, answer)
@@ -150,7 +154,25 @@ class Claims(Conversation):
             slot = plan.schedule.slot(_moment(clock.now), session_zone=zone, tolerance=tolerance)
         tolerance = plan.schedule.tolerance(_moment(clock.now), session_zone=zone, tolerance=tolerance)
         self._compare_clocks(clock.now, took, tolerance)
+        if plan.schedule.zone_name is None:
+            self._compare_zones(slot, _moment(started), zone)
         return slot
+
+    def _compare_zones(self, slot: Slot, started: datetime, zone: str) -> None:
+        """Warns when a start is so far from its tick that cron seems to fire in another zone than the session's."""
+        if slot.tick is None:
+            return
+        late, gap = started - slot.tick, slot.expires - slot.tick
+        if late > max(gap / 2, FAR_FROM_TICK):
+            self._say(
+                "late start",
+                WARNING,
+                f"this start is {str(late).partition('.')[0]} later than its tick, {slot.shown(slot.tick)}: no zone is "
+                f"given for the schedule, so that of the database session ({zone}) is used; name the one in which cron "
+                "fires in CRON_TZ or --time-zone",
+                tick=slot.tick,
+                late_seconds=round(late.total_seconds(), 3),
+            )
 
     def _compare_clocks(self, now: int, took: float, tolerance: float) -> None:
         """Warns when this host's clock is so wrong that a start could be counted for another tick."""
@@ -272,7 +294,7 @@ class Claims(Conversation):
         if sealed := tick_sealed(key, slot, held):
             raise sealed
         if slot_is_over(slot, held.now):
-            text = f"{key}: the slot that ends at {slot.expires} is over by the database's clock"
+            text = f"{key}: the slot that ends at {slot.shown(slot.expires)} is over by the database's clock"
             if self._plan.wait:
                 raise LockWaitEndedError(f"the wait has ended: {text}", key=key)
             raise SlotOverError(text, key=key) if self._plan.slot.slot else DatabaseUnavailableError(text)
