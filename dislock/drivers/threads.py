@@ -25,7 +25,7 @@ from dislock.drivers.failures import EXPECTED
 from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
 from dislock.process.outcomes import NoThreadError
-from dislock.protocol.statements import AnyStatement, Row, rows_of
+from dislock.protocol.statements import Row, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -134,7 +134,7 @@ class Threads:
     def _execute(self, step: Execute, run: _Run) -> Answer:
         link, table = self._link, self._table
         assert link is not None
-        call = link.submit(lambda: link.execute(step.statement, table))
+        call = link.submit(lambda: link.execute(step, table))
         self._wait(run, cancel_time(step.by, clock()), lambda: call.done, linger=LINGER - CANCEL)
         if cancelled := not call.done:
             link.cancel()
@@ -147,7 +147,7 @@ class Threads:
         if broken:
             link.abandon()
             self._link = None
-        return self._explain(call, run, broken=broken)
+        return self._explain(call, run, broken=broken, journal=bool(step.journal))
 
     def _watch(self, step: Watch, run: _Run) -> Answer:
         link = self._link
@@ -159,10 +159,12 @@ class Threads:
             return Done(leave=run.told())
         return self._explain(call, run, broken=True)
 
-    def _explain(self, call: _Call, run: _Run, *, broken: bool) -> Answer:
+    def _explain(self, call: _Call, run: _Run, *, broken: bool, journal: bool = False) -> Answer:
         if call.error is None:
             return Unanswered(run.told())
         if isinstance(call.error, EXPECTED):
+            if journal:
+                return Failed(self._database.journal_failure(call.error, broken=broken), run.told())
             return Failed(self._database.failure(call.error, self._table, broken=broken), run.told())
         raise call.error
 
@@ -236,11 +238,12 @@ class _Link:
         self._connection.add_notice_handler(self.doubts)
         check_server(self._connection)
 
-    def execute(self, statement: AnyStatement, table: list[str]) -> tuple[Row, ...]:
+    def execute(self, step: Execute, table: list[str]) -> tuple[Row, ...]:
         assert self._connection is not None
         self.doubts.begin()
-        cursor = self._connection.execute(compose(statement, table), parameters(statement))
-        return rows_of(statement, cursor.fetchall() if cursor.description else ())
+        query = compose(step.statement, table, step.journal)
+        cursor = self._connection.execute(query, parameters(step.statement))
+        return rows_of(step.statement, cursor.fetchall() if cursor.description else ())
 
     def watch(self, until: float) -> None:
         """Waits until then, or until ``end_watch``; raises the driver's error when the server ends the connection."""

@@ -280,14 +280,14 @@ else:
 Row = Clock | Claimed | Moved | Sealed | GivenBack | Held
 
 
-def template(statement: AnyStatement) -> str:
+def template(statement: tuple[Any, ...]) -> str:
     """The statement's SQL, with ``{table}`` for the table's quoted name and ``%(field)s`` for each value."""
     # Statements of other modules know theirs.
     own = getattr(statement, "sql", None)
     return _TEMPLATES[type(statement)] if own is None else str(own())
 
 
-_ROWS: dict[type, Callable[..., Row]] = {
+_ROWS: dict[type, Callable[..., Any]] = {
     ReadClock: Clock,
     ClaimSlot: Claimed,
     ClaimLease: Claimed,
@@ -298,7 +298,13 @@ _ROWS: dict[type, Callable[..., Row]] = {
 }
 
 
-def rows_of(statement: AnyStatement, fetched: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+def add(kind: type, text: str, row: Callable[..., Any]) -> None:
+    """Adds a statement of another module, with its template and its rows."""
+    _TEMPLATES[kind] = text
+    _ROWS[kind] = row
+
+
+def rows_of(statement: tuple[Any, ...], fetched: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
     """The rows that a driver fetched, as the named tuples that answer the statement, if it has any."""
     row = _ROWS.get(type(statement))
     return tuple(tuple(columns) if row is None else row(*columns) for columns in fetched)
