@@ -37,7 +37,7 @@ def measure(bench: Bench) -> None:
         "`python -c pass`": partial(run, [python, "-I", "-c", "pass"], bench.environment(url)),
         "`import psycopg`": partial(run, [python, "-I", "-c", "import psycopg"], bench.environment(url)),
     }
-    rounds = bench.rounds(20)
+    rounds = bench.rounds(15)
     for number in range(rounds + (not bench.quick)):
         for case, runs in cases.items():
             # The first round writes bytecode, fills caches and is thrown away. Each other begins elsewhere.
