@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dislock")
 
-#: Names that describe our locks alone: what an outer dislock said of its own is not passed on as ours.
+#: Names that describe our locks alone. Those of an outer dislock are not passed on.
 _OURS = (b"DISLOCK_LOCK_KEY", b"DISLOCK_OWNER", b"DISLOCK_SLOT", b"DISLOCK_FENCING_TOKEN")
 
 
@@ -42,7 +42,7 @@ def run_with_locks(command: Sequence[str], context: LockContext, strategies: Ite
         return _supervise(run, holding, environment)[0]
     except BaseException:
         if held:
-            # It may have come before anybody else could see to that; a second time changes nothing.
+            # The exception may have come before the release below. A second release changes nothing.
             holding.release(started=run.begun)
         raise
 
@@ -67,22 +67,22 @@ def exit_code(reason: NeverBegan) -> int:
 
 
 def command_environment(holding: Holding, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """``environment`` with what a command is told of its locks, and nothing of the locks of an outer run.
+    """``environment`` with the variables that describe the command's locks, and without those of an outer run.
 
     That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN``, and, with the strategy schedule,
     ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is known), in UTC.
     """
     context, slot = holding.request.context, holding.slot
-    told = {
+    described = {
         "DISLOCK_LOCK_KEY": context.lock_key,
         "DISLOCK_OWNER": context.owner,
         "DISLOCK_FENCING_TOKEN": str(holding.fencing_token),
     }
     if slot:
-        told["DISLOCK_SLOT"] = (slot.tick or slot.expires).strftime("%Y-%m-%dT%H:%M:%SZ")
+        described["DISLOCK_SLOT"] = (slot.tick or slot.expires).strftime("%Y-%m-%dT%H:%M:%SZ")
     # UTF-8 whatever the locale: a key must look the same to a command on every host.
     others = {name: value for name, value in environment.items() if name not in _OURS}
-    return others | {name.encode(): value.encode() for name, value in told.items()}
+    return others | {name.encode(): value.encode() for name, value in described.items()}
 
 
 def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -> tuple[int, bool]:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
+from typing import Literal
 
 from dislock.errors import ConfigurationError
 
 #: Nothing that is counted in seconds may be longer: beyond a month a setting is a slip of the keyboard.
 LONGEST_SECONDS = 31 * 86400.0
+#: Beyond a century a number of days is a slip.
+LONGEST_DAYS = 36500
 #: The table's index takes no more than about 2,700 bytes, prefix included.
 LONGEST_KEY_BYTES = 2000
 #: A shorter lease could not be renewed before it ends, whatever the network.
@@ -20,6 +23,10 @@ SHORTEST_TTL_SECONDS = 0.1
 SHORTEST_INTERVAL_SECONDS = 0.01
 SCHEDULE_PREFIX = "cronjob-lock:schedule:"
 LEASE_PREFIX = "cronjob-lock:lease:"
+#: Why a slot that is consumed by success cannot do with one of them: the end of a sentence about the setting.
+NEEDS_BOTH = (
+    "needs the strategies schedule and lease: the lease keeps runs of one tick apart until one of them has succeeded"
+)
 
 
 class LeaseLossPolicy(str, Enum):
@@ -76,18 +83,24 @@ class LockContext:
     """How long the acquisition tries to reach the database, all hosts and all attempts together."""
     kill_grace_seconds: float = 10.0
     """How long ``run_with_locks`` waits between SIGTERM and SIGKILL."""
+    journal_parts: list[str] | None = None
+    """The journal's table, as ``table_parts``: ``run_with_locks`` and ``with_locks`` record each run in it."""
+    journal_keep_days: int = 90
+    """How long runs stay in the journal; 0 keeps all."""
+    wait_seconds: float = 0.0
+    """How long to wait for a lease that somebody else holds. A slot is never waited for."""
+    slot_consumed_by: Literal["start", "success"] = "start"
+    """What closes a tick: the start of a run, or only its success. ``success`` needs both strategies."""
 
     def __post_init__(self) -> None:
         for name in ("url", "lock_key", "owner"):
             _check_text(name, getattr(self, name))
         if len(self.lock_key.encode()) > LONGEST_KEY_BYTES:
             raise ConfigurationError(f"lock_key must be at most {LONGEST_KEY_BYTES} bytes long")
-        _check_table(self.table_parts)
-        # Our own copy: a list that the caller changes later must not move the lock to another table.
-        object.__setattr__(self, "table_parts", list(self.table_parts))
+        self._check_tables()
         for name in ("run_ttl_seconds", "lease_interval_seconds"):
             _check_seconds(name, getattr(self, name), optional=True)
-        for name in ("jitter_max_seconds", "slot_tolerance_seconds", "kill_grace_seconds"):
+        for name in ("jitter_max_seconds", "slot_tolerance_seconds", "kill_grace_seconds", "wait_seconds"):
             _check_seconds(name, getattr(self, name), zero=True)
         _check_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
         ttl, interval = self.run_ttl_seconds, self.lease_interval_seconds
@@ -107,6 +120,20 @@ class LockContext:
             if getattr(self, name) is not None:
                 _check_text(name, getattr(self, name))
         object.__setattr__(self, "lease_loss_policy", LeaseLossPolicy.parse(self.lease_loss_policy))
+        object.__setattr__(self, "slot_consumed_by", _check_consumed(self.slot_consumed_by))
+
+    def _check_tables(self) -> None:
+        for name in ("table_parts", "journal_parts"):
+            if (parts := getattr(self, name)) is None and name == "journal_parts":
+                continue
+            _check_table(name, parts)
+            # Our own copy: a list that the caller changes later must not move the lock to another table.
+            object.__setattr__(self, name, list(parts))
+        if self.journal_parts == self.table_parts:
+            raise ConfigurationError("journal_parts must not be table_parts: the journal is a table of its own")
+        days = self.journal_keep_days
+        if isinstance(days, bool) or not isinstance(days, int) or not 0 <= days <= LONGEST_DAYS:
+            raise ConfigurationError(f"journal_keep_days must be a whole number from 0 to {LONGEST_DAYS}")
 
     @property
     def schedule_key(self) -> str:
@@ -117,6 +144,13 @@ class LockContext:
     def lease_key(self) -> str:
         """The full row key of the lease."""
         return LEASE_PREFIX + self.lock_key
+
+
+def _check_consumed(value: object) -> str:
+    word = value.strip().lower() if isinstance(value, str) else value
+    if word not in ("start", "success"):
+        raise ConfigurationError(f"slot_consumed_by must be start or success, not {value!r}")
+    return str(word)
 
 
 def _check_text(name: str, value: object) -> None:
@@ -130,13 +164,13 @@ def _check_text(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} must be valid Unicode") from None
 
 
-def _check_table(parts: Sequence[str]) -> None:
+def _check_table(name: str, parts: Sequence[str]) -> None:
     if isinstance(parts, str) or not isinstance(parts, Sequence):
-        raise ConfigurationError('table_parts must be a list such as ["public", "key_value"]')
+        raise ConfigurationError(f'{name} must be a list such as ["public", "key_value"]')
     if not 1 <= len(parts) <= 3:
-        raise ConfigurationError(f"table_parts must have one to three parts, not {len(parts)}")
+        raise ConfigurationError(f"{name} must have one to three parts, not {len(parts)}")
     for part in parts:
-        _check_text("each of table_parts", part)
+        _check_text(f"each of {name}", part)
 
 
 def _check_seconds(name: str, value: object, *, optional: bool = False, zero: bool = False) -> None:

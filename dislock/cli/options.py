@@ -10,7 +10,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dislock.context import LONGEST_SECONDS, SHORTEST_INTERVAL_SECONDS, SHORTEST_TTL_SECONDS, LeaseLossPolicy
+from dislock.context import (
+    LONGEST_DAYS,
+    LONGEST_SECONDS,
+    SHORTEST_INTERVAL_SECONDS,
+    SHORTEST_TTL_SECONDS,
+    LeaseLossPolicy,
+)
 
 SCHEDULE = "schedule"
 LEASE = "lease"
@@ -22,6 +28,15 @@ LONGEST_NAME_BYTES = 63
 ZONE_PREFIX = re.compile(r"(CRON_)?TZ\s*=", re.IGNORECASE)
 #: A row of a PostgreSQL index holds some 2700 bytes; a lock key this long is a slip.
 LONGEST_KEY_BYTES = 1024
+
+
+#: The headings of ``--help``, in their order.
+LOCKING = "What to lock"
+LEASES = "Leases"
+DATABASE = "The database"
+JOURNAL = "The journal of runs"
+REPORTING = "What is reported"
+GROUPS = (LOCKING, LEASES, DATABASE, JOURNAL, REPORTING)
 
 
 class BadValueError(Exception):
@@ -42,6 +57,8 @@ class Option(NamedTuple):
     """What ``--help`` says in place of the default."""
     strategy: str | None = None
     """The strategy that reads it; None: always read."""
+    group: str = LOCKING
+    """The heading under which ``--help`` lists it."""
 
 
 def _number(text: str, low: float, *, above: bool) -> float:
@@ -134,12 +151,47 @@ def read_policy(text: str) -> LeaseLossPolicy:
         raise BadValueError(f"must be terminate or continue, not {_shown(text)}") from None
 
 
+def read_consumed_by(text: str) -> str:
+    """What closes a tick."""
+    if text.lower() not in ("start", "success"):
+        raise BadValueError(f"must be start or success, not {_shown(text)}")
+    return text.lower()
+
+
+def read_exit_code(text: str) -> int:
+    """An exit code, as a process can have it."""
+    if not re.fullmatch("[0-9]{1,3}", text) or int(text) > 255:
+        raise BadValueError(f"must be a whole number from 0 to 255, not {_shown(text)}")
+    return int(text)
+
+
 def read_level(text: str) -> int:
     """The number of a level's word."""
     try:
         return LEVELS[text.upper()]
     except KeyError:
         raise BadValueError(f"must be {', '.join(LEVELS)}, not {_shown(text)}") from None
+
+
+def read_days(text: str) -> int:
+    """A whole number of days; 0 is allowed."""
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) > LONGEST_DAYS:
+        raise BadValueError(f"must be a whole number of days from 0 to {LONGEST_DAYS}, not {_shown(text)}")
+    return int(text)
+
+
+def read_format(text: str) -> str:
+    """How the log looks."""
+    if text.lower() not in ("plain", "json"):
+        raise BadValueError(f"must be plain or json, not {_shown(text)}")
+    return text.lower()
+
+
+def read_switch(text: str) -> bool:
+    """On or off."""
+    if text.lower() not in ("on", "off"):
+        raise BadValueError(f"must be on or off, not {_shown(text)}")
+    return text.lower() == "on"
 
 
 def seconds(low: float = 0.0, *, above: bool = False) -> Callable[[str], float]:
@@ -192,6 +244,7 @@ OPTIONS = (
         'double quotes: "my.schema"."locks".',
         read_table,
         "key_value",
+        group=DATABASE,
     ),
     Option(
         "RUN_LOCK_TTL_SECONDS",
@@ -201,6 +254,7 @@ OPTIONS = (
         seconds(SHORTEST_TTL_SECONDS),
         "60",
         strategy=LEASE,
+        group=LEASES,
     ),
     Option(
         "LOCK_LEASE_INTERVAL",
@@ -210,6 +264,7 @@ OPTIONS = (
         seconds(SHORTEST_INTERVAL_SECONDS),
         shown="0.3 x TTL, from 1 to 10",
         strategy=LEASE,
+        group=LEASES,
     ),
     Option(
         "LOCK_JITTER_SECONDS",
@@ -218,6 +273,7 @@ OPTIONS = (
         "A random delay up to this before the database is asked; kept below the gap between two ticks.",
         seconds(),
         "0",
+        group=DATABASE,
     ),
     Option(
         "LOCK_ON_LEASE_LOSS",
@@ -226,6 +282,7 @@ OPTIONS = (
         "terminate: end the command (SIGTERM, then SIGKILL) and exit 75. continue: only log.",
         read_policy,
         "terminate",
+        group=LEASES,
     ),
     Option(
         "LOCK_KILL_GRACE_SECONDS",
@@ -236,6 +293,7 @@ OPTIONS = (
         "leaves of its process group is killed this long after its end.",
         seconds(),
         "10",
+        group=LEASES,
     ),
     Option(
         "LOCK_CONNECT_TIMEOUT_SECONDS",
@@ -244,6 +302,7 @@ OPTIONS = (
         "How long to try to reach the database, all hosts and all attempts together.",
         seconds(above=True),
         "10",
+        group=DATABASE,
     ),
     Option(
         "LOCK_SLOT_TOLERANCE_SECONDS",
@@ -256,6 +315,53 @@ OPTIONS = (
         strategy=SCHEDULE,
     ),
     Option(
+        "LOCK_JOURNAL",
+        "--journal",
+        "NAME",
+        "The table that keeps a record of each run, in the notation of the lock table. --schema prints its SQL, and "
+        "--runs, --overdue and --timeline read it.",
+        read_table,
+        shown="no journal",
+        group=JOURNAL,
+    ),
+    Option(
+        "LOCK_JOURNAL_KEEP_DAYS",
+        "--journal-keep-days",
+        "DAYS",
+        "How long runs are kept: older ones of the same key are deleted after a run. 0 keeps all.",
+        read_days,
+        "90",
+        group=JOURNAL,
+    ),
+    Option(
+        "LOCK_WAIT_SECONDS",
+        "--wait",
+        "SECONDS",
+        "How long to wait for a lease that somebody else holds. First come is not first served. A slot is never waited "
+        "for: a tick that was started is not started again.",
+        seconds(),
+        "0",
+        strategy=LEASE,
+    ),
+    Option(
+        "LOCK_SLOT_CONSUMED_BY",
+        "--slot-consumed-by",
+        "WORD",
+        "start: a tick that was started is not started again, whatever becomes of the run. success: only a run that "
+        "ends with exit code 0 closes the tick; after any other end the next host that comes, or waits, runs it. "
+        "success needs schedule,lease. All hosts of a key must use the same word.",
+        read_consumed_by,
+        "start",
+    ),
+    Option(
+        "LOCK_SKIPPED_EXIT_CODE",
+        "--skipped-exit-code",
+        "CODE",
+        "The exit code when somebody else holds the lock and nothing was run, as flock -E; from 0 to 255.",
+        read_exit_code,
+        shown="0, and 1 after a wait",
+    ),
+    Option(
         "CRONJOB_LOCK_LOG_LEVEL",
         "--log-level",
         "WORD",
@@ -263,14 +369,33 @@ OPTIONS = (
         "said at every level.",
         read_level,
         "WARNING",
+        group=REPORTING,
+    ),
+    Option(
+        "CRONJOB_LOCK_LOG_FORMAT",
+        "--log-format",
+        "WORD",
+        "plain: a line of text for each message. json: a JSON object for each, with the event and its fields.",
+        read_format,
+        "plain",
+        group=REPORTING,
+    ),
+    Option(
+        "CRONJOB_LOCK_LOG_TIME",
+        "--log-time",
+        "WORD",
+        "on: the time in front of each plain line. off: without it, as cron and journald add their own.",
+        read_switch,
+        "off",
+        group=REPORTING,
     ),
 )
 
 EXIT_CODES = (
-    ("0", "The command succeeded, or somebody else holds the lock (nothing was run)."),
-    ("1", "Runtime failure: the database could not be reached, or an answer was lost."),
+    ("0", "The command succeeded, or somebody else holds the lock (nothing was run; see --skipped-exit-code)."),
+    ("1", "Runtime failure: the database could not be reached, an answer was lost, or a wait was in vain."),
     ("2", "Invalid configuration or usage, or a lock table that is missing or not permitted."),
-    ("75", "The lease was lost: the command was ended, or its success cannot be vouched for."),
+    ("75", "The lease was lost, or the tick was not sealed: the command's success cannot be vouched for."),
     ("126", "The command cannot be executed."),
     ("127", "The command was not found."),
     ("128+N", "The command, or the wait for the lock, was ended by signal N."),
@@ -298,5 +423,14 @@ EXAMPLES = (
         "Both",
         "dislock --lock-key=etl --strategy=schedule,lease --schedule='*/15 * * * *' \\\n"
         "      --time-zone=UTC --ttl=120 DATABASE_URL ./etl",
+    ),
+    (
+        "Several replicas that migrate one database when they start",
+        "dislock --lock-key=migrate --strategy=lease --wait=300 DATABASE_URL ./migrate",
+    ),
+    (
+        "One success per tick; a host that waits takes over from one that fails",
+        "dislock --lock-key=report --strategy=schedule,lease --schedule='0 3 * * *' \\\n"
+        "      --time-zone=UTC --slot-consumed-by=success --wait=3600 DATABASE_URL ./report",
     ),
 )

@@ -52,11 +52,15 @@ def main(
 
 
 def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
-    from dislock.cli.settings import Help, Settings, load
+    from dislock.cli.settings import Help, Operation, Settings, Unanswerable, load
 
     settings = load(arguments)
     if isinstance(settings, Settings):
         return _run(settings, signals, environment)
+    if isinstance(settings, (Operation, Unanswerable)):
+        from dislock.cli.operate import operate
+
+        return operate(settings)
     from dislock.cli.output import write
     from dislock.cli.usage import usage, version
 
@@ -69,7 +73,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
 
     from dislock.cli.log import set_up_logging
     from dislock.drivers.clock import clock
-    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError
+    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError, LockWaitEndedError
     from dislock.process.outcomes import NoThreadError
 
     started = clock()
@@ -77,12 +81,17 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     logger = logging.getLogger("dislock")
     for notice in settings.notices:
         logger.warning(notice)
+    for hint in settings.hints:
+        logger.info(hint)
     try:
         return _under_locks(settings, signals, environment, started, logger)
+    except LockWaitEndedError as error:
+        logger.warning("%s", error)
+        return FAILURE if settings.skipped is None else settings.skipped
     except LockNotAcquiredError as error:
         # Somebody else runs the job: as it should be.
         logger.info("%s", error)
-        return 0
+        return settings.skipped or 0
     except ConfigurationError as error:
         logger.error("%s", error, exc_info=True)
         return USAGE
@@ -95,7 +104,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
 
 
 def _unexpected(error: Exception) -> str:
-    # The text of an error nobody foresaw may hold a secret; that of the system does not.
+    # The text of an unexpected error may hold a secret; the system's own text does not.
     text = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
     return f"unexpected {type(error).__name__}{text}"
 
@@ -129,7 +138,7 @@ def _under_locks(
 
 
 def _become(holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals) -> int:
-    """Let the command take the place of this process: a slot needs nobody to look after it.
+    """Replace this process by the command: a slot needs no care while the command runs.
 
     Not as PID 1, which has orphans to reap. Returns, with the slot given back, only when nothing was started.
     """

@@ -78,6 +78,14 @@ class Schedule:
         """How early, in seconds, a start about ``now`` may be: at most half the gap between the ticks."""
         return _effective(tolerance, *self._around(now, self._zone_for(session_zone)))
 
+    def last_tick(self, now: datetime, *, session_zone: str = "UTC") -> datetime | None:
+        """The latest tick at or before ``now``; None if there was none."""
+        return self._around(now, self._zone_for(session_zone))[0]
+
+    def next_tick(self, after: datetime, *, session_zone: str = "UTC") -> datetime | None:
+        """The first tick after that moment; None if there is none any more."""
+        return self._next(after.astimezone(timezone.utc).replace(microsecond=0), self._zone_for(session_zone))
+
     def jitter_cap(self, now: datetime, *, session_zone: str | None, tolerance: float) -> float:
         """The longest sensible delay of a start, in seconds: the gap between the ticks less the tolerance.
 

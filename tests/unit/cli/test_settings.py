@@ -32,7 +32,14 @@ SAMPLES = {
     "LOCK_KILL_GRACE_SECONDS": ("3", "nan"),
     "LOCK_CONNECT_TIMEOUT_SECONDS": ("0.25", "0"),
     "LOCK_SLOT_TOLERANCE_SECONDS": ("0", "1e9"),
+    "LOCK_WAIT_SECONDS": ("300", "-1"),
+    "LOCK_SLOT_CONSUMED_BY": ("success", "end"),
+    "LOCK_SKIPPED_EXIT_CODE": ("0", "256"),
     "CRONJOB_LOCK_LOG_LEVEL": ("DEBUG", "LOUD"),
+    "LOCK_JOURNAL": ("a.runs", "a..b"),
+    "LOCK_JOURNAL_KEEP_DAYS": ("7", "-1"),
+    "CRONJOB_LOCK_LOG_FORMAT": ("json", "xml"),
+    "CRONJOB_LOCK_LOG_TIME": ("on", "maybe"),
 }
 each_option = pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.variable)
 
@@ -51,7 +58,9 @@ def refusal(*argv: str, unset: str = "", **environ: str) -> str:
 
 
 def both(option: Option) -> dict[str, str]:
-    return {} if option.variable == "LOCK_STRATEGY" else {"LOCK_STRATEGY": "schedule,lease"}
+    """What makes the option have an effect."""
+    more = {"LOCK_JOURNAL": "runs"} if option.variable == "LOCK_JOURNAL_KEEP_DAYS" else {}
+    return more if option.variable == "LOCK_STRATEGY" else {"LOCK_STRATEGY": "schedule,lease", **more}
 
 
 def test_every_setting_has_a_sample() -> None:
@@ -69,6 +78,7 @@ def test_defaults() -> None:
     assert (context.connect_timeout_seconds, context.kill_grace_seconds) == (10.0, 10.0)
     assert context.lease_loss_policy is LeaseLossPolicy.TERMINATE
     assert (found.command, found.log_level, found.notices) == (["true"], 30, ())
+    assert (context.wait_seconds, context.slot_consumed_by, found.skipped) == (0.0, "start", None)
     assert settings().strategies == ("schedule",)
 
 
@@ -154,6 +164,35 @@ def test_an_interval_above_the_ttl_names_both() -> None:
     message = refusal("--ttl=5", LOCK_STRATEGY="lease", LOCK_LEASE_INTERVAL="5.5")
     assert message == "LOCK_LEASE_INTERVAL (5.5) must not be above --ttl (5)"
     assert settings("--ttl=5", "--interval=5", LOCK_STRATEGY="lease").context.lease_interval_seconds == 5
+
+
+def test_a_wait_is_for_a_lease() -> None:
+    message = refusal("--wait=5")
+    assert message.startswith("--wait needs the strategy lease")
+    # A crontab may set the variable for all of its lines.
+    assert settings(LOCK_WAIT_SECONDS="5").context.wait_seconds == 0
+    assert settings("--wait=", LOCK_WAIT_SECONDS="5").context.wait_seconds == 0
+    for strategy in ("lease", "schedule,lease"):
+        assert settings("--wait=5", LOCK_STRATEGY=strategy).context.wait_seconds == 5
+
+
+@pytest.mark.parametrize("strategy", ["schedule", "lease"])
+def test_a_tick_consumed_by_success_needs_both_strategies(strategy: str) -> None:
+    for argv, environ, name in (
+        (["--slot-consumed-by=success"], {}, "--slot-consumed-by"),
+        ([], {"LOCK_SLOT_CONSUMED_BY": "success"}, "LOCK_SLOT_CONSUMED_BY"),
+    ):
+        message = refusal(*argv, LOCK_STRATEGY=strategy, **environ)
+        assert message.startswith(f"{name} success needs the strategies schedule and lease: ")
+    assert settings("--slot-consumed-by=START", LOCK_STRATEGY=strategy).context.slot_consumed_by == "start"
+
+
+@pytest.mark.parametrize("text", ["-1", "1.0", "1e1", "0x1", "true", "1000", "+1", "\u0661"])
+def test_what_is_no_exit_code(text: str) -> None:
+    assert refusal(LOCK_SKIPPED_EXIT_CODE=text).startswith(
+        "LOCK_SKIPPED_EXIT_CODE must be a whole number from 0 to 255"
+    )
+    assert settings(LOCK_SKIPPED_EXIT_CODE="255").skipped == 255
 
 
 @pytest.mark.parametrize("text", ["7", " 7 ", "7.0", "+7", "7.", "0.7e1", "70e-1"])
@@ -357,12 +396,12 @@ def test_an_entry_that_no_program_can_be_given_is_left_out(monkeypatch: pytest.M
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_told(theirs: str, ours: str) -> None:
-    (notice,) = settings(**{theirs: "1"}).notices
-    assert notice == f"{theirs} is no setting of dislock, and {ours}, which is one, is not set"
     (option,) = (each for each in OPTIONS if each.variable == ours)
+    (notice,) = settings(**{**both(option), theirs: "1"}).notices
+    assert notice == f"{theirs} is no setting of dislock, and {ours}, which is one, is not set"
     good, _ = SAMPLES[ours]
-    assert not settings(**{theirs: "1", ours: good}).notices
-    assert not settings(f"{option.option}={good}", **{theirs: "1"}).notices
+    assert not settings(**{**both(option), theirs: "1", ours: good}).notices
+    assert not settings(f"{option.option}={good}", **{**both(option), theirs: "1"}).notices
 
 
 @pytest.mark.parametrize("name", ["LOCK_FILE", "LOCK_TIMEOUT_SECONDS", "LOCK_DIR", "CRON_D", "LOCKED", "CRON"])
@@ -383,3 +422,52 @@ def test_a_missing_setting_is_told_with_what_may_be_a_slip() -> None:
 def test_an_unknown_option_is_repeated_with_its_underscore() -> None:
     with pytest.raises(ConfigurationError, match="unknown option --lock_key;"):
         settings("--lock_key=job")
+
+
+@pytest.mark.parametrize(
+    ("option", "without"),
+    [
+        ("--ttl=5", "the strategy lease"),
+        ("--interval=5", "the strategy lease"),
+        ("--journal-keep-days=5", "a journal (--journal)"),
+    ],
+)
+def test_an_option_without_effect_is_a_notice_and_a_variable_a_hint(option: str, without: str) -> None:
+    name, _, value = option.partition("=")
+    (variable,) = (each.variable for each in OPTIONS if each.option == name)
+    by_option, by_variable = settings(option), settings(**{variable: value})
+    assert by_option.notices == (f"{name} has no effect without {without}",)
+    assert by_option.hints == ()
+    assert by_variable.notices == ()
+    assert by_variable.hints == (f"{variable} has no effect without {without}",)
+
+
+def test_a_schedule_without_its_strategy_has_no_effect() -> None:
+    found = settings("--schedule=@daily", "--time-zone=UTC", LOCK_STRATEGY="lease")
+    assert found.notices == tuple(
+        f"{name} has no effect without the strategy schedule" for name in ("--schedule", "--time-zone")
+    )
+    # The same variables in a crontab are for its other lines.
+    assert settings(LOCK_STRATEGY="lease").notices == ()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--ttl", "DATABASE_URL", "true"],
+        ["--lock-key", "DATABASE_URL", "true"],
+        ["--lock-key", "DATABASE_URL"],
+        ["--schedule", "DATABASE_URL", "/bin/true"],
+    ],
+)
+def test_an_option_that_took_the_urls_variable_is_named(argv: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{argv[0]} took DATABASE_URL for its value: its own was forgotten"):
+        load(argv, ENVIRON)
+
+
+def test_the_journal_is_a_table_of_its_own() -> None:
+    assert settings(LOCK_JOURNAL="a.runs").context.journal_parts == ["a", "runs"]
+    assert settings().context.journal_parts is None
+    assert refusal(LOCK_JOURNAL="key_value") == "LOCK_JOURNAL names the lock table: the journal is a table of its own"
+    assert refusal("--journal=x", "--table=x").startswith("--journal names the lock table")
+    assert "0 to 36500" in refusal(LOCK_JOURNAL_KEEP_DAYS="1.5")
