@@ -200,7 +200,7 @@ class Acquisition(Claims):
             if row.moved:
                 self._say("released", INFO, f"{key} is free again", key=key, token=self.token)
             else:
-                self._lose(lease.loss_of_guard(row), over=True)
+                self._lose(lease.loss_of_guard(row, self._clock()), over=True)
         elif overdue := lease.overdue(ended):
             self._lose(overdue, over=True)
         else:
@@ -252,7 +252,7 @@ class Acquisition(Claims):
             text = f"{key} is sealed until {slot.expires}, and {lease.terms.key} is free again"
             self._say("sealed", INFO, text, key=key, tick=slot.tick, token=self.token)
         else:
-            self._lose(lease.loss_of_guard(row), over=True)
+            self._lose(lease.loss_of_guard(row, self._clock()), over=True)
             self._not_sealed()
         return True
 

@@ -156,7 +156,8 @@ class Checks:
     def nobody_waited(self, row: Row, now: int) -> None:
         """While the server answers, some waiter gets the lock within one look of its becoming free."""
         history = self.history
-        waiters = [each.waiting_since for each in history.processes if each.waiting_since is not None and not each.over]
+        # Others may still be in a step that a fault has spoiled.
+        waiters = [each.waiting_since for each in history.processes if each.patient and each.waiting_since is not None]
         if not waiters:
             return
         free_since = history.now - (now - row.expire) / SECOND
