@@ -233,7 +233,7 @@ class Acquisition(Recording):
             if row.moved:
                 self._say("released", INFO, f"{key} is free again", key=key, token=self.token)
             else:
-                self._lose(lease.loss_of_guard(row), over=True)
+                self._lose(lease.loss_of_guard(row, self._clock()), over=True)
         elif overdue := lease.overdue(ended):
             self._lose(overdue, over=True)
         else:
@@ -285,7 +285,7 @@ class Acquisition(Recording):
             text = f"{key} is sealed until {slot.shown(slot.expires)}, and {lease.terms.key} is free again"
             self._say("sealed", INFO, text, key=key, tick=slot.tick, token=self.token)
         else:
-            self._lose(lease.loss_of_guard(row), over=True)
+            self._lose(lease.loss_of_guard(row, self._clock()), over=True)
             self._not_sealed()
         return True
 
