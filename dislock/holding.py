@@ -99,7 +99,7 @@ class Holding:
             steps = self.acquisition.release(started=started, succeeded=succeeded, exit_code=exit_code)
             self._driver.run(steps)
         else:
-            self.acquisition.fail("its renewal could not be stopped")
+            self.acquisition.fail("its renewal could not be stopped", succeeded=succeeded)
         if self._interrupt is not None:
             raise self._interrupt
         return self.loss

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from dislock.cli.settings import Settings
+    from dislock.errors import LockNotAcquiredError
     from dislock.holding import Holding
     from dislock.process.signals import Signals
 
@@ -73,8 +74,8 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
 
     from dislock.cli.log import set_up_logging
     from dislock.drivers.clock import clock
-    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError
-    from dislock.events import INFO, Event, report
+    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError, LockWaitEndedError
+    from dislock.events import INFO, WARNING, Event, report
     from dislock.process.outcomes import NoThreadError
 
     started = clock()
@@ -86,11 +87,13 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
         logger.info(hint)
     try:
         return _under_locks(settings, signals, environment, started, logger)
+    except LockWaitEndedError as error:
+        report(Event("wait ended", WARNING, str(error), _refusal(error)))
+        return FAILURE if settings.skipped is None else settings.skipped
     except LockNotAcquiredError as error:
         # Somebody else runs the job: as it should be.
-        fields = {"key": error.key, "holder": error.holder, "expires_at": error.expires_at}
-        report(Event("refused", INFO, str(error), fields))
-        return 0
+        report(Event("refused", INFO, str(error), _refusal(error)))
+        return settings.skipped or 0
     except ConfigurationError as error:
         logger.error("%s", error, exc_info=True)
         return USAGE
@@ -100,6 +103,10 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     except Exception as error:
         logger.error("%s (--log-level=DEBUG shows more)", _unexpected(error), exc_info=True)
         return FAILURE
+
+
+def _refusal(error: LockNotAcquiredError) -> dict[str, object]:
+    return {"key": error.key, "holder": error.holder, "expires_at": error.expires_at}
 
 
 def _unexpected(error: Exception) -> str:
