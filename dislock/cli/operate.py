@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
+from dislock.cli.asking import DONE, FAILURE, USAGE, emit, emit_json, question
 from dislock.cli.output import complain, one_line, write
 from dislock.cli.settings import Operation, Unanswerable
 from dislock.cli.tables import table
-from dislock.drivers.questions import Questions, ask
-from dislock.drivers.targets import Database
+from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError, DislockError
 from dislock.journal import metrics, overdue, runs, status
 from dislock.protocol.records import (
@@ -34,9 +32,6 @@ from dislock.protocol.records import (
 )
 from dislock.redaction import blot_out, secrets_of
 
-T = TypeVar("T")
-
-DONE, FAILURE, USAGE = 0, 1, 2
 DAY_MICROS = 86400 * 1_000_000
 
 
@@ -77,34 +72,6 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _clean(asked: Operation, error: Exception) -> str:
     return blot_out(str(error), secrets_of(asked.url))
-
-
-def question(asked: Operation, work: Callable[[Questions], T], *, write: bool = False) -> T:
-    """The answer to ``work``, in one transaction."""
-    try:
-        database = Database(asked.url, "dislock operator")
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{asked.url_variable}: {error}") from None
-    return ask(database, work, seconds=asked.timeout, table=asked.table, journal=asked.journal or (), write=write)
-
-
-def emit(text: str) -> int:
-    """Prints a result. One that did not arrive is a failure, unless its reader has left."""
-    sys.stdout.flush()
-    data = text.encode("utf-8", "backslashreplace")
-    try:
-        while data:
-            data = data[os.write(1, data) :]
-    except BrokenPipeError:
-        return DONE
-    except OSError as error:
-        complain(f"standard output: {error.strerror}")
-        return FAILURE
-    return DONE
-
-
-def emit_json(value: object) -> int:
-    return emit(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def _now(ask: Questions) -> int:
@@ -251,7 +218,7 @@ def _forget(asked: Operation) -> int:
     if free is None:
         write(1, "The rows of its locks stay: this role may not DELETE from the lock table. They do no harm.\n")
     elif left := len(rows) - free[0].number:
-        write(1, f"{left} of its locks {'is' if left == 1 else 'are'} held, and stay.\n")
+        write(1, "One of its locks is held, and stays.\n" if left == 1 else "Its locks are held, and stay.\n")
     elif rows:
         write(1, "The rows of its locks are deleted.\n")
     return DONE

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from dislock.cli.settings import Settings
     from dislock.errors import LockNotAcquiredError
-    from dislock.events import Event
     from dislock.holding import Holding
     from dislock.process.signals import Signals
 
@@ -76,7 +75,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     from dislock.cli.log import set_up_logging
     from dislock.drivers.clock import clock
     from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError, LockWaitEndedError
-    from dislock.events import INFO, WARNING, report
+    from dislock.events import INFO, WARNING, Event, report
     from dislock.process.outcomes import NoThreadError
 
     started = clock()
@@ -89,11 +88,11 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     try:
         return _under_locks(settings, signals, environment, started, logger)
     except LockWaitEndedError as error:
-        report(_refused(error, WARNING))
+        report(Event("wait ended", WARNING, str(error), _refusal(error)))
         return FAILURE if settings.skipped is None else settings.skipped
     except LockNotAcquiredError as error:
         # Somebody else runs the job: as it should be.
-        report(_refused(error, INFO))
+        report(Event("refused", INFO, str(error), _refusal(error)))
         return settings.skipped or 0
     except ConfigurationError as error:
         logger.error("%s", error, exc_info=True)
@@ -106,11 +105,8 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
         return FAILURE
 
 
-def _refused(error: LockNotAcquiredError, level: int) -> Event:
-    from dislock.events import Event
-
-    fields = {"key": error.key, "holder": error.holder, "expires_at": error.expires_at}
-    return Event("refused", level, str(error), fields)
+def _refusal(error: LockNotAcquiredError) -> dict[str, object]:
+    return {"key": error.key, "holder": error.holder, "expires_at": error.expires_at}
 
 
 def _unexpected(error: Exception) -> str:

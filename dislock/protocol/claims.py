@@ -98,7 +98,6 @@ class Claims(Leasing):
             return None
         clock: Clock = answer.rows[0]
         zone, tolerance = clock.zone, plan.tolerance
-        self.zone = plan.schedule.zone_name or zone
         took = self._clock() - self._sent
         started = clock.now - round((self._sent - self._plan.started) * 1_000_000)
         slot = plan.schedule.slot(_moment(started), session_zone=zone, tolerance=tolerance)
@@ -107,11 +106,12 @@ class Claims(Leasing):
             slot = plan.schedule.slot(_moment(clock.now), session_zone=zone, tolerance=tolerance)
         tolerance = plan.schedule.tolerance(_moment(clock.now), session_zone=zone, tolerance=tolerance)
         self._compare_clocks(clock.now, took, tolerance)
+        self.zone = plan.schedule.zone_name or zone
         if plan.schedule.zone_name is None:
-            self._compare_zones(slot, _moment(started), zone)
+            self._compare_zones(slot, _moment(started))
         return slot
 
-    def _compare_zones(self, slot: Slot, started: datetime, zone: str) -> None:
+    def _compare_zones(self, slot: Slot, started: datetime) -> None:
         """Warns when a start is so far from its tick that cron seems to fire in another zone than the session's."""
         if slot.tick is None:
             return
@@ -121,8 +121,8 @@ class Claims(Leasing):
                 "late start",
                 WARNING,
                 f"this start is {str(late).partition('.')[0]} later than its tick, {slot.shown(slot.tick)}: no zone is "
-                f"given for the schedule, so that of the database session ({zone}) is used; name the one in which cron "
-                "fires in CRON_TZ or --time-zone",
+                f"given for the schedule, so that of the database session ({self.zone}) is used; name the one in which "
+                "cron fires in CRON_TZ or --time-zone",
                 tick=slot.tick,
                 late_seconds=round(late.total_seconds(), 3),
             )

@@ -72,9 +72,9 @@ def test_an_option_means_what_its_variable_means(option: Option, text: str) -> N
         if text.strip():
             assert by_option == by_variable.replace(option.variable, option.option)
     else:
+        # What has no effect is told more loudly of an option.
         assert isinstance(by_option, Settings)
-        # A variable is set for every line of a crontab; an option without effect was meant for this run.
-        assert by_option._replace(notices=()) == by_variable._replace(notices=())
+        assert by_option._replace(notices=(), hints=()) == by_variable._replace(notices=(), hints=())
 
 
 @examples(60)
