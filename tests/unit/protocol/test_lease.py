@@ -108,6 +108,16 @@ def test_the_clock_alone_loses_the_lease_and_leaves_the_grace() -> None:
     assert loss.grace == pytest.approx(10)
 
 
+def test_a_loss_names_the_last_trouble_that_says_something() -> None:
+    lease = make()
+    lease.learn(Unanswered(), 120.0)
+    lease.learn(Failed(Failure("the disk is full")), 121.0)
+    lease.learn(Unanswered(), 122.0)
+    loss = lease.overdue(lease.stop_time)
+    assert loss is not None
+    assert "the disk is full" in loss.sentence
+
+
 def test_a_loss_noticed_late_leaves_only_what_is_left_of_the_row() -> None:
     lease = make()
     late = lease.overdue(lease.stop_time + 7)
