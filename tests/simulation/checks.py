@@ -143,9 +143,8 @@ class Checks:
         process = grant.process
         if self.history.by_success and key == self.history.slot_key:
             relied = process.protocol.sealed is True
-            end = self.history.micros(process.protocol.slot.expires)
-            if not relied and self.sealed.get(end) is process:
-                del self.sealed[end]
+            if not relied:
+                self.sealed = {end: sealer for end, sealer in self.sealed.items() if sealer is not process}
         elif grant.lease:
             relied = process.lease is grant and not process.over
         else:
@@ -230,8 +229,9 @@ class Checks:
 
     def success(self, process: Process) -> None:
         """A process says that its run succeeded and is sealed."""
-        history = self.history
-        end = history.micros(process.protocol.slot.expires)
+        history, slot = self.history, process.protocol.slot
+        assert slot is not None
+        end = history.micros(slot.expires)
         if end in self.successes and not history.slot_forced:
             others = self.successes[end]
             self.fail("one success per tick", f"{process} and {others} both say that they sealed the slot to {end}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dislock.errors import LossReason
@@ -146,7 +148,7 @@ def test_an_answer_that_comes_after_a_long_freeze_is_a_loss() -> None:
         ((TOLD, 0, "host:1", TOLD + 60 * SECOND), LossReason.TAKEN),
     ],
 )
-def test_a_lost_guard_is_a_loss_at_once_with_the_whole_grace(row: tuple[object, ...], reason: LossReason) -> None:
+def test_a_lost_guard_is_a_loss_at_once_with_the_whole_grace(row: tuple[Any, ...], reason: LossReason) -> None:
     lease = make(ttl=9, interval=3, grace=10)
     lease._known = [TOLD + 60 * SECOND]
     lease.renewal(103.0, 105.0)
