@@ -111,7 +111,7 @@ class History(Scene):
 
     def duration(self) -> float:
         """How long a command runs."""
-        return min(self.length * self.rng.expovariate(1.0), 3 * self.scale)
+        return float(min(self.length * self.rng.expovariate(1.0), 3 * self.scale))
 
     # What happens
 
