@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.drivers.clock import clock
 from dislock.errors import LEASE_LOST_EXIT_CODE
 from dislock.events import INFO, Event, report
@@ -26,7 +26,7 @@ logger = logging.getLogger("dislock")
 _OURS = (b"DISLOCK_LOCK_KEY", b"DISLOCK_OWNER", b"DISLOCK_SLOT", b"DISLOCK_FENCING_TOKEN")
 
 
-def run_with_locks(command: Sequence[str], context: LockContext, strategies: Iterable[str]) -> int:
+def run_with_locks(command: Sequence[str], context: LockContext, strategies: Iterable[Strategy]) -> int:
     """Runs a command under the locks of the strategies and returns its exit code.
 
     128+N for a death by signal N, 127 for a command that was not found and 126 for one that cannot be executed (the
@@ -84,15 +84,17 @@ def exit_code(reason: NeverBegan) -> int:
 def command_environment(holding: Holding, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """``environment`` with the variables that describe the command's locks, and without those of an outer run.
 
-    That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN``, and, with the strategy schedule,
-    ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is known), in UTC.
+    That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN`` (not with the strategy advisory), and,
+    with the strategy schedule, ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is
+    known), in UTC.
     """
     context, slot = holding.request.context, holding.slot
     described = {
         "DISLOCK_LOCK_KEY": context.lock_key,
         "DISLOCK_OWNER": context.owner,
-        "DISLOCK_FENCING_TOKEN": str(holding.fencing_token),
     }
+    if holding.fencing_token is not None:
+        described["DISLOCK_FENCING_TOKEN"] = str(holding.fencing_token)
     if slot:
         described["DISLOCK_SLOT"] = (slot.tick or slot.expires).strftime("%Y-%m-%dT%H:%M:%SZ")
     # UTF-8 whatever the locale: a key must look the same to a command on every host.

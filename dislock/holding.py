@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.drivers.clock import clock
 from dislock.errors import DislockError, Loss
 from dislock.protocol.acquisition import Acquisition
@@ -22,7 +22,7 @@ class Holding:
     def __init__(
         self,
         context: LockContext,
-        strategies: Iterable[str],
+        strategies: Iterable[Strategy],
         *,
         supervised: bool = False,
         jitter: bool = True,

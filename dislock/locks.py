@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.holding import Holding
 from dislock.request import name_of, normalize_strategies, refuse_deferred
 from dislock.view import View
@@ -25,7 +25,7 @@ class AcquiredLocks:
     """Context manager over a set of locks: all of them, or an exception and none. To be used once."""
 
     def __init__(
-        self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False, recorded: str | None = None
+        self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False, recorded: str | None = None
     ) -> None:
         self._holding = Holding(context, strategies, jitter=jitter, recorded=recorded)
 
@@ -33,7 +33,7 @@ class AcquiredLocks:
         holding = self._holding
         holding.acquire()
         lost = None
-        if holding.acquisition.lease and not holding.request.continues:
+        if holding.acquisition.can_be_lost and not holding.request.continues:
             event = lost = threading.Event()
             holding.on_loss(lambda _: event.set())
         return LockSession(holding.acquisition, lost)
@@ -68,7 +68,7 @@ class LeaseLock(AcquiredLocks):
         super().__init__(context, ("lease",))
 
 
-def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLocks:
+def acquire_locks(context: LockContext, strategies: Iterable[Strategy]) -> AcquiredLocks:
     """All locks of the strategies in one context manager: schedule outermost, then lease.
 
     Waits a random time up to ``jitter_max_seconds`` first. Yields a ``LockSession``. When the lease is refused, the
@@ -77,13 +77,14 @@ def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLo
     return AcquiredLocks(context, strategies, jitter=True)
 
 
-def build_locks(context: LockContext, strategies: Iterable[str]) -> list[ScheduleLock | LeaseLock]:
+def build_locks(context: LockContext, strategies: Iterable[Strategy]) -> list[AcquiredLocks]:
     """The locks of the strategies in the order in which to enter them; each opens connections of its own."""
-    kinds: dict[str, type[ScheduleLock | LeaseLock]] = {"schedule": ScheduleLock, "lease": LeaseLock}
-    return [kinds[name](context) for name in normalize_strategies(strategies)]
+    kinds = {"schedule": ScheduleLock, "lease": LeaseLock}
+    names = normalize_strategies(strategies)
+    return [kinds[name](context) if name in kinds else AcquiredLocks(context, (name,)) for name in names]
 
 
-def with_locks(context: LockContext, strategies: Iterable[str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def with_locks(context: LockContext, strategies: Iterable[Strategy]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator: each call of the function takes the locks anew, as ``acquire_locks`` does.
 
     A refused call raises ``LockNotAcquiredError`` and does not run; a call whose lease was lost meanwhile raises

@@ -9,26 +9,28 @@ from collections.abc import Coroutine, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext
+from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext, Strategy, advisory_parts, default_interval
 from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, DislockError
 from dislock.events import report
 from dislock.greenlets import refuse_greenlets
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.lease import Terms
-from dislock.protocol.plan import JournalPlan, Plan, Senses, SlotPlan
+from dislock.protocol.plan import AdvisoryPlan, JournalPlan, Plan, Senses, SlotPlan
 from dislock.protocol.schedule import Schedule, Slot
 
 if TYPE_CHECKING:
     from dislock.drivers.targets import Database
 
 #: All strategies, in the order in which locks are taken; they are freed in the opposite one.
-STRATEGIES = ("schedule", "lease")
+STRATEGIES: tuple[Strategy, ...] = ("schedule", "lease")
+#: A strategy of its own: one advisory lock, no table.
+ADVISORY: Strategy = "advisory"
 #: Bytes that PostgreSQL keeps of an application_name (NAMEDATALEN - 1).
 NAME_LENGTH = 63
 
 
-def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
+def normalize_strategies(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
     """The strategies in the order in which locks are taken, each once.
 
     None at all, an unknown one, or a bare string is a ``ConfigurationError``: never an unlocked run.
@@ -36,10 +38,14 @@ def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
     if isinstance(strategies, (str, bytes)) or not isinstance(strategies, Iterable):
         raise ConfigurationError('strategies must be a sequence such as ("schedule", "lease"), not a bare string')
     wanted = [name.strip().lower() if isinstance(name, str) else name for name in strategies]
-    unknown = [name for name in wanted if name not in STRATEGIES]
+    unknown = [name for name in wanted if name not in (*STRATEGIES, ADVISORY)]
     if unknown or not wanted:
         problem = f"unknown strategy {unknown[0]!r}" if unknown else "no strategy given"
-        raise ConfigurationError(f"{problem}: choose from {', '.join(STRATEGIES)}")
+        raise ConfigurationError(f"{problem}: choose from {', '.join((*STRATEGIES, ADVISORY))}")
+    if ADVISORY in wanted:
+        if set(wanted) != {ADVISORY}:
+            raise ConfigurationError("the strategy advisory cannot be combined with another one")
+        return (ADVISORY,)
     return tuple(name for name in STRATEGIES if name in wanted)
 
 
@@ -49,7 +55,7 @@ class Request:
     def __init__(
         self,
         context: LockContext,
-        strategies: Iterable[str],
+        strategies: Iterable[Strategy],
         *,
         supervised: bool = False,
         jitter: bool = False,
@@ -75,6 +81,7 @@ class Request:
         if context.slot_consumed_by == "success" and self.strategies != STRATEGIES:
             raise ConfigurationError(f"slot_consumed_by success {NEEDS_BOTH}")
         self._terms = self._make_terms() if "lease" in self.strategies else None
+        self._advisory = self._make_advisory() if ADVISORY in self.strategies else None
         # psycopg is loaded only for settings that are right so far.
         from dislock.drivers.targets import Database
 
@@ -82,15 +89,24 @@ class Request:
 
     def _make_terms(self) -> Terms:
         context = self.context
-        if context.run_ttl_seconds is None or context.lease_interval_seconds is None:
-            raise ConfigurationError("the strategy lease needs run_ttl_seconds and lease_interval_seconds")
+        if context.run_ttl_seconds is None:
+            raise ConfigurationError("the strategy lease needs run_ttl_seconds")
+        interval = context.lease_interval_seconds
         return Terms(
             key=context.lease_key,
             owner=context.owner,
             ttl=context.run_ttl_seconds,
-            interval=context.lease_interval_seconds,
+            interval=default_interval(context.run_ttl_seconds) if interval is None else interval,
             grace=context.kill_grace_seconds if self._supervised and not self.continues else None,
         )
+
+    def _make_advisory(self) -> AdvisoryPlan:
+        from pg_advisory_lock.keys import advisory_key
+
+        context = self.context
+        parts = advisory_parts(context.lock_key)
+        stops = self._supervised and not self.continues
+        return AdvisoryPlan(advisory_key(parts), context.lock_key, context.kill_grace_seconds if stops else 0.0)
 
     def begin(self, started: float | None = None) -> Acquisition:
         """The acquisition, once. ``started``: when the process started, by ``drivers.clock``."""
@@ -112,12 +128,18 @@ class Request:
             delay=self._delay(),
             slot=slot,
             lease=self._terms,
+            advisory=self._advisory,
             wait=context.wait_seconds,
             supervised=self._supervised,
             continues=self.continues,
             journal=self._journal(),
         )
-        return Acquisition(plan, Senses(clock, time.time, random.random, report))
+        senses = Senses(clock, time.time, random.random, report)
+        if self._advisory is None:
+            return Acquisition(plan, senses)
+        from dislock.protocol.advisory import AdvisoryAcquisition
+
+        return AdvisoryAcquisition(plan, senses)
 
     def _journal(self) -> JournalPlan | None:
         context = self.context

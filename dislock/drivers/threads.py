@@ -6,6 +6,8 @@ of authentication block and know no time limit of ours.
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +20,7 @@ import psycopg
 from dislock.drivers.addresses import addresses, failure_at, is_name, shares
 from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
 from dislock.drivers.clock import LONGEST_SLEEP, clock
-from dislock.drivers.connections import GOODBYE, check_server, decline_signals, options, sever
+from dislock.drivers.connections import GOODBYE, check_server, decline_signals, options, sever, take_news
 from dislock.drivers.failures import EXPECTED
 from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
@@ -37,6 +39,7 @@ from dislock.protocol.steps import (
     Steps,
     Unanswered,
     Wait,
+    Watch,
     together,
 )
 
@@ -85,6 +88,8 @@ class Threads:
         if isinstance(step, Wait):
             self._wait(run, step.until, lambda: False)
             return Done(leave=run.told())
+        if isinstance(step, Watch):
+            return self._watch(step, run)
         if isinstance(step, Connect):
             return self._connect(step, run)
         if isinstance(step, Execute):
@@ -143,6 +148,16 @@ class Threads:
             link.abandon()
             self._link = None
         return self._explain(call, run, broken=broken, journal=bool(step.journal))
+
+    def _watch(self, step: Watch, run: _Run) -> Answer:
+        link = self._link
+        assert link is not None
+        call = link.submit(lambda: link.watch(step.until))
+        self._wait(run, step.until + GOODBYE, lambda: call.done)
+        link.end_watch()
+        if not call.done or call.error is None:
+            return Done(leave=run.told())
+        return self._explain(call, run, broken=True)
 
     def _explain(self, call: _Call, run: _Run, *, broken: bool, journal: bool = False) -> Answer:
         if call.error is None:
@@ -228,7 +243,26 @@ class _Link:
         self.doubts.begin()
         query = compose(step.statement, table, step.journal)
         cursor = self._connection.execute(query, parameters(step.statement))
-        return rows_of(step.statement, cursor.fetchall())
+        return rows_of(step.statement, cursor.fetchall() if cursor.description else ())
+
+    def watch(self, until: float) -> None:
+        """Waits until then, or until ``end_watch``; raises the driver's error when the server ends the connection."""
+        assert self._connection is not None
+        self._woken, self._waker = socket.socketpair()
+        with self._woken, self._waker:
+            while (remaining := until - clock()) > 0:
+                woken = self._woken.fileno()
+                sockets = [self._connection.fileno(), woken]
+                ready, _, _ = select.select(sockets, [], [], min(remaining, LONGEST_SLEEP))
+                if woken in ready:
+                    return
+                if ready:
+                    take_news(self._connection.pgconn)
+
+    def end_watch(self) -> None:
+        """Ends ``watch``, from another thread."""
+        with suppress(OSError, AttributeError):
+            self._waker.send(b".")
 
     @property
     def broken(self) -> bool:

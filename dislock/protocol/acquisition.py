@@ -63,9 +63,14 @@ class Acquisition(Recording):
         return held
 
     @property
+    def can_be_lost(self) -> bool:
+        """Whether something is held that may be lost while the work goes on."""
+        return self.lease is not None
+
+    @property
     def kept(self) -> bool:
         """Whether there is something to do while the work goes on: a lease to renew, or a start to record."""
-        return self.lease is not None or self._plan.journal is not None
+        return self.can_be_lost or self._plan.journal is not None
 
     # Losing
 
@@ -197,9 +202,9 @@ class Acquisition(Recording):
         by = self._clock() + LEAVE_SECONDS
         if lease and not self.loss and not freed:
             yield from self._free(lease, ended, by)
-        given_back = self.slot and not started and not (self._plan.slot and self._plan.slot.by_success)
-        if self.slot and given_back:
-            yield from self._give_back(self.slot, by)
+        given_back = self.slot if not started and not (self._plan.slot and self._plan.slot.by_success) else None
+        if given_back:
+            yield from self._give_back(given_back, by)
         if self._plan.journal:
             yield from self._record_outcome(started=started, succeeded=succeeded, exit_code=exit_code)
         if given_back:
@@ -228,7 +233,7 @@ class Acquisition(Recording):
             if row.moved:
                 self._say("released", INFO, f"{key} is free again", key=key, token=self.token)
             else:
-                self._lose(lease.loss_of_guard(row), over=True)
+                self._lose(lease.loss_of_guard(row, self._clock()), over=True)
         elif overdue := lease.overdue(ended):
             self._lose(overdue, over=True)
         else:
@@ -280,7 +285,7 @@ class Acquisition(Recording):
             text = f"{key} is sealed until {slot.shown(slot.expires)}, and {lease.terms.key} is free again"
             self._say("sealed", INFO, text, key=key, tick=slot.tick, token=self.token)
         else:
-            self._lose(lease.loss_of_guard(row), over=True)
+            self._lose(lease.loss_of_guard(row, self._clock()), over=True)
             self._not_sealed()
         return True
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: What a row that ends at ``infinity`` counts as.
@@ -271,12 +271,20 @@ _TEMPLATES[Inspect] = f"""
 Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | FreeAndSeal | GiveBackSlot | Inspect
 #: Those that change nothing: that an answer to one was lost leaves nothing in doubt.
 READS = (ReadClock, Inspect)
+if TYPE_CHECKING:
+    from dislock.protocol.advisory_statements import AdvisoryStatement
+
+    AnyStatement = Statement | AdvisoryStatement
+else:
+    AnyStatement = Statement
 Row = Clock | Claimed | Moved | Sealed | GivenBack | Held
 
 
 def template(statement: tuple[Any, ...]) -> str:
     """The statement's SQL, with ``{table}`` for the table's quoted name and ``%(field)s`` for each value."""
-    return _TEMPLATES[type(statement)]
+    # Statements of other modules know theirs.
+    own = getattr(statement, "sql", None)
+    return _TEMPLATES[type(statement)] if own is None else str(own())
 
 
 _ROWS: dict[type, Callable[..., Any]] = {
@@ -297,6 +305,6 @@ def add(kind: type, text: str, row: Callable[..., Any]) -> None:
 
 
 def rows_of(statement: tuple[Any, ...], fetched: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
-    """The rows that a driver fetched, as the named tuples that answer the statement."""
-    row = _ROWS[type(statement)]
-    return tuple(row(*columns) for columns in fetched)
+    """The rows that a driver fetched, as the named tuples that answer the statement, if it has any."""
+    row = _ROWS.get(type(statement))
+    return tuple(tuple(columns) if row is None else row(*columns) for columns in fetched)

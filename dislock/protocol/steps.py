@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
-from dislock.protocol.statements import Statement
+from dislock.protocol.statements import AnyStatement
 
 if TYPE_CHECKING:
     from dislock.protocol.records import Record
@@ -57,7 +57,7 @@ class Connect(NamedTuple):
 class Execute(NamedTuple):
     """Carries out one statement in a transaction of its own on the current connection."""
 
-    statement: Statement | Record
+    statement: AnyStatement | Record
     by: float
     journal: tuple[str, ...] = ()
     """The name of the journal, for a statement that is about it instead of the lock table."""
@@ -65,6 +65,12 @@ class Execute(NamedTuple):
 
 class Wait(NamedTuple):
     """Nothing to do until then."""
+
+    until: float
+
+
+class Watch(NamedTuple):
+    """Waits until then, or until something comes on the idle connection: an error is that it has ended."""
 
     until: float
 
@@ -99,7 +105,7 @@ class Unanswered(NamedTuple):
     leave: bool = False
 
 
-Step = Connect | Execute | Wait | Close
+Step = Connect | Execute | Wait | Watch | Close
 Answer = Done | Failed | Unanswered
 
 T = TypeVar("T")

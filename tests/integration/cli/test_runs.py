@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -83,7 +84,7 @@ class TestSchedule:
         assert dislock.finish(process).out == f"{process.pid}\n"
 
     def test_variables_that_are_for_the_command_change_no_slot(self, dislock: Dislock) -> None:
-        meant = {
+        meant: dict[str, Any] = {
             "PSYCOPG_IMPL": "c",
             "PSYCOPG_WAIT_FUNC": "nonsense",
             "PYTHONTZPATH": "nowhere",
