@@ -12,8 +12,10 @@ import pytest
 import dislock
 from dislock import aio
 from dislock.cli.actions import ACTIONS, MODIFIERS
+from dislock.cli.arguments import Help, Version
+from dislock.cli.asked import Unanswerable
 from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS, Option
-from dislock.cli.settings import Help, Unanswerable, Version, load
+from dislock.cli.settings import load
 from dislock.protocol.records import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESSES
 
 ROOT = Path(dislock.__file__).parents[1]
