@@ -67,6 +67,14 @@ def test_the_readme_has_no_setting_that_does_not_exist() -> None:
         assert set(re.findall(r"(?<![\w'-])(--[a-z][a-z-]+)", command)) <= options, command
 
 
+def test_the_operations_have_each_event() -> None:
+    sources = [path.read_text() for path in (ROOT / "dislock").rglob("*.py")]
+    names = {name for text in sources for name in re.findall(r'(?:_say|Event)\(\s*"([^"]+)"', text)}
+    documented = (ROOT / "docs" / "operations.md").read_text().partition("## Messages as JSON")[2]
+    assert len(names) > 10
+    assert [name for name in sorted(names) if f"`{name}`" not in documented] == []
+
+
 def consoles(text: str) -> list[str]:
     """The dislock commands of all console blocks."""
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
