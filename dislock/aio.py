@@ -41,10 +41,10 @@ class AcquiredLocks:
         self._leaving = False
 
     async def __aenter__(self) -> LockSession:
-        from dislock.drivers.aio import Leave, Tasks
+        from dislock.drivers.shared import Leave, SharedTasks
 
         acquisition = self._acquisition = self._request.begin()
-        self._driver = Tasks(self._request.database, self._request.context.table_parts)
+        self._driver = SharedTasks(self._request.database, self._request.context.table_parts)
         self._leave = Leave()
         lost: asyncio.Event | None = None
         try:
@@ -105,7 +105,7 @@ class AcquiredLocks:
     async def _renew(self, acquisition: Acquisition) -> tuple[Loss | None, BaseException | None]:
         """The loss that ended the renewals, or what else did."""
         try:
-            loss = await self._driver.run(acquisition.keep(), self._leave)
+            loss = await self._driver.run(acquisition.keep(), self._leave, keeps=True)
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it must end as a loss, never as silence
             return None, error
         return loss, None if loss else asyncio.CancelledError("the task that entered the block has ended")
