@@ -376,14 +376,15 @@ class Hub:
     def _too_late(self, ticket: Ticket) -> None:
         if ticket.answered:
             return
-        if not ticket.sent:
-            self.answer(ticket, Failed(Failure(NOT_SENT)))
-            self._hurry_for_leavers()
-        elif self._clock() < ticket.by + LATE:
+        under_way = any(ticket in line.job for line in (self.main, self.side))
+        if under_way and self._clock() < ticket.by + LATE:
             self._at(ticket.by + LATE, partial(self._too_late, ticket))
-        else:
+            return
+        if ticket.sent:
             self.answer(ticket, Unanswered())
-            self._hurry_for_leavers()
+        else:
+            self.answer(ticket, Failed(Failure(NO_ANSWER if under_way else NOT_SENT)))
+        self._hurry_for_leavers()
 
     def _hurry_for_leavers(self) -> None:
         """Nobody is left who needs the answer for longer than ``LINGER``."""
