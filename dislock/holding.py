@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.drivers.clock import clock
 from dislock.errors import DislockError, Loss
 from dislock.events import WARNING, Event, report
@@ -35,33 +35,34 @@ class Holding:
     def __init__(
         self,
         context: LockContext,
-        strategies: Iterable[str],
+        strategies: Iterable[Strategy],
         *,
         supervised: bool = False,
         jitter: bool = True,
         started: float | None = None,
+        recorded: str | None = None,
     ) -> None:
         """``supervised``: a command will be stopped on a loss, which must fit in before the row ends.
 
-        The locks of a command have their connection to themselves; all others share.
+        ``recorded``: what runs under the locks, for the journal; None: nothing is recorded.
         """
-        self.request = Request(context, strategies, supervised=supervised, jitter=jitter)
-        self._driver: Any = self._make_driver(supervised=supervised)
+        self.request = Request(context, strategies, supervised=supervised, jitter=jitter, recorded=recorded)
+        self._driver: Any = self._make_driver()
         self._leave_acquiring, self._leave_keeping = self._driver.leave(), self._driver.leave()
         self._started = started
         self._acquisition: Acquisition | None = None
         self._keeper: Any = None
         self._freed = False
 
-    def _make_driver(self, *, supervised: bool) -> SharedThreads | Threads:
+    def _make_driver(self) -> SharedThreads | Threads:
         database, table = self.request.database, self.request.context.table_parts
-        if supervised:
-            from dislock.drivers.threads import Threads
+        if self.request.shares:
+            from dislock.drivers.shared import SharedThreads
 
-            return Threads(database, table)
-        from dislock.drivers.shared import SharedThreads
+            return SharedThreads(database, table)
+        from dislock.drivers.threads import Threads
 
-        return SharedThreads(database, table)
+        return Threads(database, table)
 
     @property
     def acquisition(self) -> Acquisition:
@@ -99,7 +100,7 @@ class Holding:
         acquisition = self.acquisition
         try:
             held: bool = self._driver.run(acquisition.acquire(), self._leave_acquiring)
-            if held and acquisition.lease:
+            if held and acquisition.kept:
                 self._keeper = self._driver.keeper(acquisition.keep(), self._leave_keeping, self._failed)
                 self._start_keeping()
         except BaseException:
@@ -112,11 +113,12 @@ class Holding:
         """Calls ``listener`` once when the lease is lost, from the renewing thread, or now if it is lost already."""
         self.acquisition.on_loss(listener)
 
-    def release(self, *, started: bool = True, succeeded: bool = False) -> Loss | None:
+    def release(self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None) -> Loss | None:
         """Frees the lease, and says if it was lost; in a forked child it does nothing.
 
         ``started=False``: nothing was started, so the slot is given back too. ``succeeded``: the work succeeded, which
-        seals a slot that is consumed by success. At most 5 seconds, or until the lease's stop time for a seal.
+        seals a slot that is consumed by success. At most 5 seconds, or until the lease's stop time for a seal; a
+        journal, for which ``exit_code`` is, takes at most 2 more.
         """
         if self.request.forked or self._freed or not self._holds():
             return self.loss
@@ -124,7 +126,7 @@ class Holding:
             self._say_that_nobody_frees()
             return self.loss
         interrupt: BaseException | None = None
-        steps = self.acquisition.release(started=started, succeeded=succeeded)
+        steps = self.acquisition.release(started=started, succeeded=succeeded, exit_code=exit_code)
         for _ in range(MOST_INTERRUPTS):
             try:
                 self._free(steps, succeeded=succeeded)
@@ -144,13 +146,13 @@ class Holding:
         text = f"the locks of {self.request.context.lock_key} were neither left nor kept: their lease is freed"
         report(Event("abandoned", WARNING, text, {"key": key, "owner": self.request.context.owner}))
         self._freed = True
-        self._driver.run_later(self.acquisition.release(), self._keeper)
+        self._driver.run_later(self.acquisition.release(), self._keeper, self._leave_keeping)
 
     def _free(self, steps: Steps[Any], *, succeeded: bool) -> None:
         if self._driver.waits_in_vain:
             # Whoever closes a forgotten generator may be the very thread that is to free its lease.
             self._freed = True
-            self._driver.run_later(steps, self._keeper)
+            self._driver.run_later(steps, self._keeper, self._leave_keeping)
         elif self._stop_keeping():
             self._driver.run(steps)
             self._freed = True
@@ -161,12 +163,16 @@ class Holding:
     def _holds(self) -> bool:
         """Whether there may be anything to free."""
         acquisition = self._acquisition
-        return acquisition is not None and bool(acquisition.lease or acquisition.slot or self._driver.busy)
+        return acquisition is not None and bool(acquisition.kept or acquisition.slot or self._driver.busy)
 
     def _start_keeping(self) -> None:
         try:
             self._keeper.start()
         except RuntimeError as error:
+            if not self.acquisition.lease:
+                # Only the start of the run is not recorded then, and the record of its end makes up for that.
+                self._keeper = None
+                return
             raise DislockError(f"no thread could be started for renewing the lease: {error}") from None
 
     def _stop_keeping(self) -> bool:

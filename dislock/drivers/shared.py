@@ -127,11 +127,19 @@ class SharedTasks:
             self._group = _groups.setdefault(where, Group(self._database, self._table))
         return self._group
 
-    async def run(self, steps: Steps[T], leave: Leave | None = None, *, keeps: bool = False) -> T:
-        """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended.
+    @staticmethod
+    def leave() -> Leave:
+        return Leave()
 
-        ``keeps``: what it renews may share a statement with others.
-        """
+    async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
+        """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
+        return await self._run(steps, leave, keeps=False)
+
+    async def keep(self, steps: Steps[T], leave: Leave) -> T:
+        """The same, for steps that renew: they share their statements with others."""
+        return await self._run(steps, leave, keeps=True)
+
+    async def _run(self, steps: Steps[T], leave: Leave | None, *, keeps: bool) -> T:
         group = self._join()
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -488,7 +496,7 @@ class SharedThreads:
             raise job.error
         return job.result  # type: ignore[return-value] # without an error it is what the protocol returned
 
-    def run_later(self, steps: Steps[Any], keeper: _Job[Any] | None) -> None:
+    def run_later(self, steps: Steps[Any], keeper: _Job[Any] | None, _leave: SharedLeave) -> None:
         """Has the steps run once the keeper has ended, without waiting for it."""
         job: _Job[Any] = _Job(self, steps, SharedLeave(), background=True)
         if keeper and keeper.is_alive():

@@ -38,6 +38,7 @@ from dislock.protocol.steps import (
     LINGER,
     NO_ANSWER,
     Answer,
+    Close,
     Connect,
     Done,
     Execute,
@@ -301,6 +302,7 @@ class Hub:
             self._at(step.until, partial(self._due, member, step.until))
             return None
         if isinstance(step, Execute):
+            assert isinstance(step.statement, Statement)
             ticket = member.ticket = Ticket(member, step.statement, step.by)
             if member.asked:
                 self._shorten(ticket)
@@ -318,6 +320,7 @@ class Hub:
             member.seat.open = True
             self._seats.add(member.seat)
         else:
+            assert isinstance(step, Close)
             member.seat.open = False
             self._seats.discard(member.seat)
         return Done(leave=member.told())

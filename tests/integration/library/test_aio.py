@@ -115,8 +115,8 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else keeps the loop busy between the acquisition and the block until the lease has ended."""
     run_driver = SharedTasks.run
 
-    async def slowly(self: SharedTasks, steps: Steps[Any], leave: Leave | None = None, *, keeps: bool = False) -> Any:
-        result = await run_driver(self, steps, leave, keeps=keeps)
+    async def slowly(self: SharedTasks, steps: Steps[Any], leave: Leave | None = None) -> Any:
+        result = await run_driver(self, steps, leave)
         if leave is None and result is True:
             time.sleep(0.5)
         return result
