@@ -1,4 +1,4 @@
-"""The one file beside a plain shiv build, a virtual environment, and the package of the same name on the index.
+"""The one file beside a plain shiv build, a virtual environment, and the published package of the same name.
 
 Everything that is compared runs in turn, round after round, so that other load on the machine meets all alike; a ratio
 is the median of the ratios round by round. Beside it stands that of processor time, which other load disturbs less.
@@ -6,28 +6,21 @@ is the median of the ratios round by round. Beside it stands that of processor t
 
 from __future__ import annotations
 
-import argparse
-import os
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psycopg
+from benchmarks import peers
+from benchmarks.bench import Bench, run
 
-from tests.conftest import KEY_VALUE
-from tests.support.postgres import Postgres
-
-ROOT = Path(__file__).resolve().parents[1]
-PYZ = ROOT / "dist" / "dislock.pyz"
 VERSION = ("--version",)
 RUN = ("DATABASE_URL", "true")
+#: What docs/artifact.md promises, in megabytes.
+SIZE, WRITES = 27.0, 16.0
 
 
 @dataclass
@@ -42,58 +35,50 @@ class Contender:
     processor: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, what: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        # Each run finds its slot free.
-        environment = {**environment, "LOCK_KEY": uuid.uuid4().hex}
-        argv = [*self.command, *arguments]
-        quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-        began = time.perf_counter()
-        _, status, used = os.wait4(os.posix_spawn(argv[0], argv, environment, file_actions=quiet), 0)
-        took = time.perf_counter() - began
-        if status:
-            sys.exit(f"{self.name} {' '.join(arguments)}: exit code {os.waitstatus_to_exitcode(status)}")
-        self.times.setdefault(what, []).append(took)
-        self.processor.setdefault(what, []).append(used.ru_utime + used.ru_stime)
+        used = run([*self.command, *arguments], environment)
+        if used.code:
+            sys.exit(f"{self.name} {' '.join(arguments)}: exit code {used.code}")
+        self.times.setdefault(what, []).append(used.seconds)
+        self.processor.setdefault(what, []).append(used.processor)
 
     def median(self, what: str) -> float:
         return statistics.median(self.times[what])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--check", action="store_true", help="exit 1 where a ratio is beyond its limit")
-    options = parser.parse_args()
-    if not PYZ.is_file():
-        sys.exit("no dist/dislock.pyz: run build/pyz")
-    store = ROOT / ".cache" / "benchmarks"
-    store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name, Postgres() as server:
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            connection.execute(KEY_VALUE.encode())
-        (Path(name) / "bin").mkdir()
-        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        (Path(name) / "bin" / version).symlink_to(Path(sys.base_prefix) / "bin" / version)
-        environment = {
-            "PATH": f"{name}/bin:/usr/bin:/bin",
-            "HOME": name,
-            "XDG_CACHE_HOME": f"{name}/cache",
-            "SHIV_ROOT": f"{name}/shiv",
-            "DATABASE_URL": server.url(),
-            "CRON_SCHEDULE": "0 0 1 1 *",
-        }
-        compare(contenders(store), environment, options.rounds, options.check)
+def measure(bench: Bench) -> None:
+    if bench.quick:
+        _sizes(bench)
+        return
+    assert bench.pyz
+    url = bench.database()
+    _compare(bench, url, _contenders(bench, bench.pyz))
 
 
-def contenders(store: Path) -> dict[str, Contender]:
+def _sizes(bench: Bench) -> None:
+    """Without a second to lose: how large the file is, and what its first run writes."""
+    if not bench.pyz:
+        bench.say("no dist/dislock.pyz, so nothing of the file is measured; build/pyz makes it")
+        return
+    table = bench.table("artifact", "The one file")
+    cache = bench.folder / "first"
+    environment = {**bench.environment(bench.database()), "XDG_CACHE_HOME": str(cache)}
+    Contender("dislock.pyz", [str(bench.pyz)]).run("first", RUN, environment)
+    for what, value, limit in (
+        ("size of the file", bench.pyz.stat().st_size, SIZE),
+        ("a first run writes", _written(cache), WRITES),
+    ):
+        table.add(what, "dislock.pyz", "", "MB", value / 1e6)
+        bench.at_most(f"{what}, bytes", value, int(limit * 1e6))
+
+
+def _contenders(bench: Bench, pyz: Path) -> dict[str, Contender]:
     """Ours, and what it is measured against; made once and kept below .cache."""
-    ours, peer = environment(store / "ours", str(ROOT)), environment(store / "peer", "dislock")
-    shiv = environment(store / "shiv", "shiv")
-    plain = store / "plain.pyz"
-    locked = ("-r", str(ROOT / "build" / "pyz.lock"), "-r", str(ROOT / "build" / "natives.lock"))
-    staged = store / "staged"
+    shiv, plain, staged = peers.programs("shiv"), peers.STORE / "plain.pyz", peers.STORE / "staged"
+    build = peers.ROOT / "build"
+    locked = ("-r", str(build / "pyz.lock"), "-r", str(build / "natives.lock"))
     shutil.rmtree(staged, ignore_errors=True)
     subprocess.run(
-        [str(shiv / "python"), "-m", "pip", "install", "-q", "--no-deps", "--target", str(staged), str(ROOT)],
+        [str(shiv / "python"), "-m", "pip", "install", "-q", "--no-deps", "--target", str(staged), str(peers.ROOT)],
         check=True,
     )
     subprocess.run(
@@ -101,68 +86,73 @@ def contenders(store: Path) -> dict[str, Contender]:
          "--no-deps", "--require-hashes", *locked],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
+    published = bench.peer("published")
+    assert published
     return {
-        "pyz": Contender("dislock.pyz", [str(PYZ)], "XDG_CACHE_HOME"),
+        "pyz": Contender("dislock.pyz", [str(pyz)], "XDG_CACHE_HOME"),
         "plain": Contender("plain shiv", [str(Path(sys.base_prefix) / "bin" / "python3"), str(plain)], "SHIV_ROOT"),
-        "venv": Contender("virtual environment", [str(ours / "dislock")]),
-        "peer": Contender("dislock of the index", [str(peer / "dislock")]),
+        "venv": Contender("virtual environment", [str(bench.product / "dislock")]),
+        "peer": Contender("dislock of the index", [str(published / "dislock")]),
     }
 
 
-def environment(folder: Path, *requirements: str) -> Path:
-    """The programs of a virtual environment with these packages, at their newest."""
-    if not (folder / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    # Away from the checkout, where a package of that name would be found installed.
-    subprocess.run([*pip, "--upgrade", *requirements], check=True, cwd=folder)
-    return folder / "bin"
+def _compare(bench: Bench, url: str, found: dict[str, Contender]) -> None:
+    pyz, plain, venv, peer = (found[name] for name in ("pyz", "plain", "venv", "peer"))
+    rounds = bench.rounds(9)
 
+    def environment() -> dict[str, str]:
+        # Each run finds its slot free.
+        return {**bench.environment(url), "SHIV_ROOT": f"{bench.folder}/shiv"}
 
-def compare(all_of_them: dict[str, Contender], environment: Mapping[str, str], rounds: int, check: bool) -> None:
-    pyz, plain, venv, peer = (all_of_them[name] for name in ("pyz", "plain", "venv", "peer"))
     for number in range(max(5, rounds // 2) + 1):
         # In both orders, since what one has written reaches the disk while the next runs.
         for one in (pyz, plain) if number % 2 else (plain, pyz):
-            shutil.rmtree(environment[one.cache], ignore_errors=True)
-            one.run("first", RUN, environment)
+            shutil.rmtree(environment()[one.cache], ignore_errors=True)
+            one.run("first", RUN, environment())
         if number == 0:
             # That one read the files from the disk.
             for one in (pyz, plain):
                 one.times.clear()
                 one.processor.clear()
-    sizes = {one.name: written(Path(environment[one.cache])) for one in (pyz, plain)}
+    sizes = {one.name: _written(Path(environment()[one.cache])) for one in (pyz, plain)}
     for number in range(rounds + 1):
         for one in (pyz, venv, plain):
-            one.run("warm --version", VERSION, environment)
+            one.run("warm --version", VERSION, environment())
         for one in (pyz, venv, plain, peer):
-            one.run("warm run", RUN, environment)
+            one.run("warm run", RUN, environment())
         if number == 0:
             # That one wrote bytecode.
-            for one in all_of_them.values():
+            for one in found.values():
                 for figures in (one.times, one.processor):
                     for what in figures.keys() - {"first"}:
                         figures[what].clear()
-    rows: list[tuple[str, float, float | None, float | None]] = [
-        ("size of the file, MB", PYZ.stat().st_size / 1e6, None, 27.0),
-        ("a first run writes, MB", sizes[pyz.name] / 1e6, None, 16.0),
-        ("  (plain shiv), MB", sizes[plain.name] / 1e6, None, None),
-        ("first run / plain shiv's", *ratios("first", pyz, plain), 0.5),
-        ("warm --version / virtual environment's", *ratios("warm --version", pyz, venv), 1.15),
-        ("warm run / virtual environment's", *ratios("warm run", pyz, venv), 1.15),
-        ("  (plain shiv's / virtual environment's)", *ratios("warm run", plain, venv), None),
-        ("warm run / the index's dislock, pip-installed", *ratios("warm run", pyz, peer), 1.0),
+    table = bench.table("artifact", "The one file: sizes, and ratios to other installations")
+    for what, size, limit in (
+        ("size of the file, MB", Path(pyz.command[0]).stat().st_size, SIZE),
+        (f"a whole first run writes, MB (plain shiv: {sizes[plain.name] / 1e6:.1f})", sizes[pyz.name], WRITES),
+    ):
+        table.add(what, "", "elapsed", "", size / 1e6)
+        table.add(what, "", "limit", "", limit)
+        bench.limit(what, size / 1e6, limit)
+    table.units = {"elapsed": "", "CPU": "", "limit": ""}
+    rows: list[tuple[str, str, Contender, Contender, float | None]] = [
+        ("first whole run ÷ plain shiv's", "first", pyz, plain, 0.5),
+        ("warm `--version` ÷ virtual environment's", "warm --version", pyz, venv, 1.15),
+        ("warm run ÷ virtual environment's", "warm run", pyz, venv, 1.15),
+        ("plain shiv's warm run ÷ virtual environment's", "warm run", plain, venv, None),
+        ("warm run ÷ the published `dislock`, pip-installed", "warm run", pyz, peer, 1.0),
     ]
-    beyond = False
-    print(f"{'':<48} {'elapsed':>8} {'CPU':>8}")
-    for text, value, processor, limit in rows:
-        verdict = "" if limit is None else f"   limit {limit:g}" + ("" if value <= limit else "   BEYOND")
-        beyond |= limit is not None and value > limit
-        print(f"{text:<48} {value:8.2f} {'' if processor is None else format(processor, '8.2f'):>8}{verdict}")
-    print("\nmedians, ms: ", end="")
-    print("; ".join(f"{c.name} {w} {c.median(w) * 1000:.0f}" for c in all_of_them.values() for w in c.times))
-    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, {rounds} rounds")
-    sys.exit(bool(check and beyond))
+    for text, what, one, other, promised in rows:
+        elapsed, processor = ratios(what, one, other)
+        table.add(text, "", "elapsed", "", elapsed)
+        table.add(text, "", "CPU", "", processor)
+        if promised is not None:
+            table.add(text, "", "limit", "", promised)
+            bench.limit(text, elapsed, promised)
+    medians = "; ".join(
+        f"{one.name} {what} {one.median(what) * 1000:.0f}" for one in found.values() for what in one.times
+    )
+    table.notes.append(f"Medians of {rounds} rounds in ms: {medians}.")
 
 
 def ratios(what: str, one: Contender, other: Contender) -> tuple[float, float]:
@@ -174,10 +164,6 @@ def median_ratio(some: Sequence[float], others: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(some, others, strict=True))
 
 
-def written(folder: Path) -> int:
+def _written(folder: Path) -> int:
     """Bytes on the disk."""
     return sum(entry.lstat().st_blocks * 512 for entry in folder.rglob("*"))
-
-
-if __name__ == "__main__":
-    main()

@@ -206,11 +206,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="ci/mutate", description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"as in {RULES}/MODULE.py; all of them by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant: a sample")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     given = parser.parse_args()
     names = given.modules or [path.stem for path in sorted((ROOT / RULES).glob("*.py")) if path.stem != "__init__"]
     paths = [f"{RULES}/{name}.py" for name in names]
     mutants = [mutant for path in paths for mutant in mutants_of(path, (ROOT / path).read_text())]
+    mutants = mutants[:: given.every]
     if given.list:
         print(*mutants, sep="\n")
         return 0

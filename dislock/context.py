@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from dislock.errors import ConfigurationError
 
 #: Nothing that is counted in seconds may be longer: beyond a month a setting is a slip of the keyboard.
 LONGEST_SECONDS = 31 * 86400.0
+#: Beyond a century a number of days is a slip.
+LONGEST_DAYS = 36500
 #: The table's index takes no more than about 2,700 bytes, prefix included.
 LONGEST_KEY_BYTES = 2000
 #: A shorter lease could not be renewed before it ends, whatever the network.
 SHORTEST_TTL_SECONDS = 0.1
 #: Renewals that follow each other faster only load the database.
 SHORTEST_INTERVAL_SECONDS = 0.01
+DEFAULT_TTL_SECONDS = 60.0
+#: What can be asked for: ``schedule`` and ``lease``, alone or together, or ``advisory`` alone.
+Strategy: TypeAlias = Literal["schedule", "lease", "advisory"]
 SCHEDULE_PREFIX = "cronjob-lock:schedule:"
 LEASE_PREFIX = "cronjob-lock:lease:"
 #: Why a slot that is consumed by success cannot do with one of them: the end of a sentence about the setting.
@@ -46,6 +52,17 @@ class LeaseLossPolicy(str, Enum):
             raise ConfigurationError(f"lease_loss_policy must be {words}, not {value!r}") from None
 
 
+def default_owner() -> str:
+    """``hostname:pid`` of this process."""
+    node = os.fsencode(os.uname().nodename).decode("utf-8", "replace").strip()
+    return f"{node or 'localhost'}:{os.getpid()}"
+
+
+def default_interval(ttl: float) -> float:
+    """The pause between renewals, in seconds, where none is given."""
+    return min(max(ttl * 0.3, 1.0), 10.0, ttl)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LockContext:
     """Everything that the locks of one job need to know; checked at construction.
@@ -55,23 +72,23 @@ class LockContext:
 
     url: str = field(repr=False)
     """libpq connection string: a URL or ``key=value`` words. Never part of the ``repr``."""
-    table_parts: list[str]
+    table_parts: list[str] = field(default_factory=lambda: ["key_value"])
     """The lock table's name: ``["key_value"]``, ``["public", "key_value"]``, at most database, schema, table."""
     lock_key: str
     """The job's name; hosts that share it exclude each other."""
-    owner: str
+    owner: str = field(default_factory=default_owner)
     """Who holds the lock, for people: ``hostname:pid``. Need not be unique."""
     next_run_time: datetime | None = None
     """When the slot ends; must know its zone. Computed from ``schedule`` at each entry when None."""
-    run_ttl_seconds: float | None = None
+    run_ttl_seconds: float | None = DEFAULT_TTL_SECONDS
     """How long a lease lasts after its last renewal; needed for leases."""
     lease_interval_seconds: float | None = None
-    """The longest pause between two renewals, at most the TTL; needed for leases."""
+    """The longest pause between two renewals, at most the TTL; None: 0.3 of the TTL, from 1 to 10 seconds."""
     schedule: str | None = None
     """Cron expression: five to seven fields or an alias, as croniter reads them."""
     jitter_max_seconds: float = 0.0
     """Longest random delay before the first connection."""
-    lease_loss_policy: LeaseLossPolicy = LeaseLossPolicy.TERMINATE
+    lease_loss_policy: LeaseLossPolicy | Literal["terminate", "continue"] = LeaseLossPolicy.TERMINATE
     """What a lost lease does; the policy's word will do as well."""
     time_zone: str | None = None
     """IANA name of the zone in which ``schedule`` is read; the database session's zone when None."""
@@ -81,8 +98,12 @@ class LockContext:
     """How long the acquisition tries to reach the database, all hosts and all attempts together."""
     kill_grace_seconds: float = 10.0
     """How long ``run_with_locks`` waits between SIGTERM and SIGKILL."""
+    journal_parts: list[str] | None = None
+    """The journal's table, as ``table_parts``: ``run_with_locks`` and ``with_locks`` record each run in it."""
+    journal_keep_days: int = 90
+    """How long runs stay in the journal; 0 keeps all."""
     wait_seconds: float = 0.0
-    """How long to wait for a lease that somebody else holds. A slot is never waited for."""
+    """How long to wait for a lease or an advisory lock that somebody else holds. A slot is never waited for."""
     slot_consumed_by: Literal["start", "success"] = "start"
     """What closes a tick: the start of a run, or only its success. ``success`` needs both strategies."""
 
@@ -91,9 +112,7 @@ class LockContext:
             _check_text(name, getattr(self, name))
         if len(self.lock_key.encode()) > LONGEST_KEY_BYTES:
             raise ConfigurationError(f"lock_key must be at most {LONGEST_KEY_BYTES} bytes long")
-        _check_table(self.table_parts)
-        # Our own copy: a list that the caller changes later must not move the lock to another table.
-        object.__setattr__(self, "table_parts", list(self.table_parts))
+        self._check_tables()
         for name in ("run_ttl_seconds", "lease_interval_seconds"):
             _check_seconds(name, getattr(self, name), optional=True)
         for name in ("jitter_max_seconds", "slot_tolerance_seconds", "kill_grace_seconds", "wait_seconds"):
@@ -118,6 +137,19 @@ class LockContext:
         object.__setattr__(self, "lease_loss_policy", LeaseLossPolicy.parse(self.lease_loss_policy))
         object.__setattr__(self, "slot_consumed_by", _check_consumed(self.slot_consumed_by))
 
+    def _check_tables(self) -> None:
+        for name in ("table_parts", "journal_parts"):
+            if (parts := getattr(self, name)) is None and name == "journal_parts":
+                continue
+            _check_table(name, parts)
+            # Our own copy: a list that the caller changes later must not move the lock to another table.
+            object.__setattr__(self, name, list(parts))
+        if self.journal_parts == self.table_parts:
+            raise ConfigurationError("journal_parts must not be table_parts: the journal is a table of its own")
+        days = self.journal_keep_days
+        if isinstance(days, bool) or not isinstance(days, int) or not 0 <= days <= LONGEST_DAYS:
+            raise ConfigurationError(f"journal_keep_days must be a whole number from 0 to {LONGEST_DAYS}")
+
     @property
     def schedule_key(self) -> str:
         """The full row key of the schedule lock."""
@@ -136,6 +168,27 @@ def _check_consumed(value: object) -> str:
     return str(word)
 
 
+def advisory_parts(lock_key: str) -> list[str]:
+    """The parts of an advisory lock's key: a JSON array of strings, or the lock key as the only part.
+
+    Raises ``ConfigurationError`` for a key that begins as an array and is none of strings.
+    """
+    if not lock_key.startswith("["):
+        return [lock_key]
+    import json
+
+    try:
+        parts = json.loads(lock_key)
+    except ValueError:
+        parts = None
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
+        raise ConfigurationError(
+            'lock_key begins with "[", so for the strategy advisory it must be a JSON array of strings such as '
+            '["billing", "42"]'
+        )
+    return parts
+
+
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ConfigurationError(f"{name} must be a text that is not empty")
@@ -147,13 +200,13 @@ def _check_text(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} must be valid Unicode") from None
 
 
-def _check_table(parts: Sequence[str]) -> None:
+def _check_table(name: str, parts: Sequence[str]) -> None:
     if isinstance(parts, str) or not isinstance(parts, Sequence):
-        raise ConfigurationError('table_parts must be a list such as ["public", "key_value"]')
+        raise ConfigurationError(f'{name} must be a list such as ["public", "key_value"]')
     if not 1 <= len(parts) <= 3:
-        raise ConfigurationError(f"table_parts must have one to three parts, not {len(parts)}")
+        raise ConfigurationError(f"{name} must have one to three parts, not {len(parts)}")
     for part in parts:
-        _check_text("each of table_parts", part)
+        _check_text(f"each of {name}", part)
 
 
 def _check_seconds(name: str, value: object, *, optional: bool = False, zero: bool = False) -> None:

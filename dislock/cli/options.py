@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from dislock.context import LONGEST_SECONDS, SHORTEST_INTERVAL_SECONDS, SHORTEST_TTL_SECONDS, LeaseLossPolicy
+from dislock.context import (
+    LONGEST_DAYS,
+    LONGEST_SECONDS,
+    SHORTEST_INTERVAL_SECONDS,
+    SHORTEST_TTL_SECONDS,
+    LeaseLossPolicy,
+)
 
 SCHEDULE = "schedule"
 LEASE = "lease"
+ADVISORY = "advisory"
 #: Level words and their numbers in ``logging``, which is not imported for a message about a setting.
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 #: PostgreSQL cuts longer names (NAMEDATALEN), so that two settings could mean the same table.
@@ -22,6 +29,15 @@ LONGEST_NAME_BYTES = 63
 ZONE_PREFIX = re.compile(r"(CRON_)?TZ\s*=", re.IGNORECASE)
 #: A row of a PostgreSQL index holds some 2700 bytes; a lock key this long is a slip.
 LONGEST_KEY_BYTES = 1024
+
+
+#: The headings of ``--help``, in their order.
+LOCKING = "What to lock"
+LEASES = "Leases"
+DATABASE = "The database"
+JOURNAL = "The journal of runs"
+REPORTING = "What is reported"
+GROUPS = (LOCKING, LEASES, DATABASE, JOURNAL, REPORTING)
 
 
 class BadValueError(Exception):
@@ -40,8 +56,14 @@ class Option(NamedTuple):
     """The value when it is unset or empty, as one would write it; None when there is none."""
     shown: str = ""
     """What ``--help`` says in place of the default."""
-    strategy: str | None = None
-    """The strategy that reads it; None: always read."""
+    strategies: tuple[str, ...] = ()
+    """The strategies that read it; none named: all do."""
+    group: str = LOCKING
+    """The heading under which ``--help`` lists it."""
+
+    def is_read_by(self, strategies: Collection[str]) -> bool:
+        """Whether a run with these strategies reads it."""
+        return not self.strategies or not set(self.strategies).isdisjoint(strategies)
 
 
 def _number(text: str, low: float, *, above: bool) -> float:
@@ -121,8 +143,10 @@ def read_table(text: str) -> list[str]:
 def read_strategies(text: str) -> tuple[str, ...]:
     """The strategies in the order in which they are taken, whatever the order in which they were written."""
     words = {word.strip().lower() for word in text.split(",")}
+    if words == {ADVISORY}:
+        return (ADVISORY,)
     if not words <= {SCHEDULE, LEASE}:
-        raise BadValueError(f"must be schedule, lease or schedule,lease, not {_shown(text)}")
+        raise BadValueError(f"must be schedule, lease, schedule,lease or advisory, not {_shown(text)}")
     return tuple(word for word in (SCHEDULE, LEASE) if word in words)
 
 
@@ -156,6 +180,27 @@ def read_level(text: str) -> int:
         raise BadValueError(f"must be {', '.join(LEVELS)}, not {_shown(text)}") from None
 
 
+def read_days(text: str) -> int:
+    """A whole number of days; 0 is allowed."""
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) > LONGEST_DAYS:
+        raise BadValueError(f"must be a whole number of days from 0 to {LONGEST_DAYS}, not {_shown(text)}")
+    return int(text)
+
+
+def read_format(text: str) -> str:
+    """How the log looks."""
+    if text.lower() not in ("plain", "json"):
+        raise BadValueError(f"must be plain or json, not {_shown(text)}")
+    return text.lower()
+
+
+def read_switch(text: str) -> bool:
+    """On or off."""
+    if text.lower() not in ("on", "off"):
+        raise BadValueError(f"must be on or off, not {_shown(text)}")
+    return text.lower() == "on"
+
+
 def seconds(low: float = 0.0, *, above: bool = False) -> Callable[[str], float]:
     """A reader of seconds from ``low`` (itself only if not ``above``) to 31 days."""
     return lambda text: _number(text, low, above=above)
@@ -178,7 +223,7 @@ OPTIONS = (
         "@daily. A slot lasts from one tick to the next.",
         read_cron,
         shown="required for schedule",
-        strategy=SCHEDULE,
+        strategies=(SCHEDULE,),
     ),
     Option(
         "CRON_TZ",
@@ -188,13 +233,14 @@ OPTIONS = (
         "another one, ticks are skipped or started twice.",
         read_cron,
         shown="the database session's",
-        strategy=SCHEDULE,
+        strategies=(SCHEDULE,),
     ),
     Option(
         "LOCK_STRATEGY",
         "--strategy",
         "WORDS",
-        "schedule: one start per tick. lease: one run at a time. schedule,lease: both.",
+        "schedule: one start per tick. lease: one run at a time. schedule,lease: both. advisory: one run at a time "
+        "under an advisory lock, without a table; programs that use pg_advisory_lock take the same one.",
         read_strategies,
         "schedule",
     ),
@@ -206,6 +252,7 @@ OPTIONS = (
         'double quotes: "my.schema"."locks".',
         read_table,
         "key_value",
+        group=DATABASE,
     ),
     Option(
         "RUN_LOCK_TTL_SECONDS",
@@ -214,7 +261,8 @@ OPTIONS = (
         "How long a lease outlives its last renewal.",
         seconds(SHORTEST_TTL_SECONDS),
         "60",
-        strategy=LEASE,
+        strategies=(LEASE,),
+        group=LEASES,
     ),
     Option(
         "LOCK_LEASE_INTERVAL",
@@ -223,7 +271,8 @@ OPTIONS = (
         "The longest pause between two renewals; at most the TTL.",
         seconds(SHORTEST_INTERVAL_SECONDS),
         shown="0.3 x TTL, from 1 to 10",
-        strategy=LEASE,
+        strategies=(LEASE,),
+        group=LEASES,
     ),
     Option(
         "LOCK_JITTER_SECONDS",
@@ -232,6 +281,7 @@ OPTIONS = (
         "A random delay up to this before the database is asked; kept below the gap between two ticks.",
         seconds(),
         "0",
+        group=DATABASE,
     ),
     Option(
         "LOCK_ON_LEASE_LOSS",
@@ -240,6 +290,7 @@ OPTIONS = (
         "terminate: end the command (SIGTERM, then SIGKILL) and exit 75. continue: only log.",
         read_policy,
         "terminate",
+        group=LEASES,
     ),
     Option(
         "LOCK_KILL_GRACE_SECONDS",
@@ -250,6 +301,7 @@ OPTIONS = (
         "leaves of its process group is killed this long after its end.",
         seconds(),
         "10",
+        group=LEASES,
     ),
     Option(
         "LOCK_CONNECT_TIMEOUT_SECONDS",
@@ -258,6 +310,7 @@ OPTIONS = (
         "How long to try to reach the database, all hosts and all attempts together.",
         seconds(above=True),
         "10",
+        group=DATABASE,
     ),
     Option(
         "LOCK_SLOT_TOLERANCE_SECONDS",
@@ -267,17 +320,36 @@ OPTIONS = (
         "two ticks.",
         seconds(),
         "5",
-        strategy=SCHEDULE,
+        strategies=(SCHEDULE,),
+    ),
+    Option(
+        "LOCK_JOURNAL",
+        "--journal",
+        "NAME",
+        "The table that keeps a record of each run, in the notation of the lock table. --schema prints its SQL, and "
+        "--runs, --overdue and --timeline read it.",
+        read_table,
+        shown="no journal",
+        group=JOURNAL,
+    ),
+    Option(
+        "LOCK_JOURNAL_KEEP_DAYS",
+        "--journal-keep-days",
+        "DAYS",
+        "How long runs are kept: older ones of the same key are deleted after a run. 0 keeps all.",
+        read_days,
+        "90",
+        group=JOURNAL,
     ),
     Option(
         "LOCK_WAIT_SECONDS",
         "--wait",
         "SECONDS",
-        "How long to wait for a lease that somebody else holds. First come is not first served. A slot is never waited "
-        "for: a tick that was started is not started again.",
+        "How long to wait for a lease or an advisory lock that somebody else holds. For a lease, first come is not "
+        "first served. A slot is never waited for: a tick that was started is not started again.",
         seconds(),
         "0",
-        strategy=LEASE,
+        strategies=(LEASE, ADVISORY),
     ),
     Option(
         "LOCK_SLOT_CONSUMED_BY",
@@ -305,6 +377,25 @@ OPTIONS = (
         "said at every level.",
         read_level,
         "WARNING",
+        group=REPORTING,
+    ),
+    Option(
+        "CRONJOB_LOCK_LOG_FORMAT",
+        "--log-format",
+        "WORD",
+        "plain: a line of text for each message. json: a JSON object for each, with the event and its fields.",
+        read_format,
+        "plain",
+        group=REPORTING,
+    ),
+    Option(
+        "CRONJOB_LOCK_LOG_TIME",
+        "--log-time",
+        "WORD",
+        "on: the time in front of each plain line. off: without it, as cron and journald add their own.",
+        read_switch,
+        "off",
+        group=REPORTING,
     ),
 )
 

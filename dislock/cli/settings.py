@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dislock.cli.options import LEASE, OPTIONS, SCHEDULE, BadValueError, Option
-from dislock.context import NEEDS_BOTH, LockContext
+from dislock.cli.options import ADVISORY, LEASE, OPTIONS, SCHEDULE, BadValueError, Option
+from dislock.context import NEEDS_BOTH, LockContext, Strategy, advisory_parts
 from dislock.errors import ConfigurationError
+
+# As in the package: loading typing's one takes longer than this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dislock.cli.actions import Action, Modifier
 
 _BY_OPTION = {option.option: option for option in OPTIONS}
 _USAGE = "usage: dislock [options] URL_VARIABLE command [argument ...]; see dislock --help"
@@ -28,7 +33,7 @@ class Settings(NamedTuple):
     """Everything that a run needs to know; checked."""
 
     context: LockContext
-    strategies: tuple[str, ...]
+    strategies: tuple[Strategy, ...]
     command: list[str]
     log_level: int
     url_variable: str
@@ -36,30 +41,80 @@ class Settings(NamedTuple):
     """The exit code when somebody else holds the lock; None: 0, or 1 after a wait."""
     notices: tuple[str, ...] = ()
     """What the user should be told, although the run goes on."""
+    hints: tuple[str, ...] = ()
+    """What the user may want to know: at the level INFO."""
+    log_json: bool = False
+    log_time: bool = False
 
 
-def load(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings | Help | Version:
-    """The settings of a run with the arguments ``argv`` (without the program's name).
+class Operation(NamedTuple):
+    """A command of the operator, with everything that it needs to know; checked."""
+
+    action: str
+    """Its option."""
+    key: str | None
+    """Its own value: the key that it is about."""
+    words: Mapping[str, Any]
+    """The values of its modifiers, by their options."""
+    url: str
+    url_variable: str
+    table: list[str]
+    journal: list[str] | None
+    only: str | None
+    """The key that was given to look at nothing else."""
+    timeout: float
+    settings: Settings | None = None
+    """What a run would have, for --check."""
+    origins: tuple[tuple[str, str, str], ...] = ()
+    """Each setting with its value and where it came from, for --check."""
+
+
+class Unanswerable(NamedTuple):
+    """A monitor's question that was asked wrongly: to be answered as it reads answers."""
+
+    reason: str
+
+
+def load(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None
+) -> Settings | Operation | Unanswerable | Help | Version:
+    """The settings of a run with the arguments ``argv`` (without the program's name), or a command of the operator.
 
     Options override ``environ``, by default the process's environment. Raises ``ConfigurationError`` that names the
     option or the variable, whichever was used. No connection is opened, and neither psycopg nor, unless the schedule
     itself is to be checked, croniter is imported.
     """
     environ = os.environ if environ is None else environ
-    parsed = _parse(argv)
-    if not isinstance(parsed, _Arguments):
-        return parsed
-    return _Reader(parsed.options, environ).settings(parsed.url_variable, parsed.command)
+    options: dict[str, str] = {}
+    extras: list[tuple[Action | Modifier, str]] = []
+    try:
+        parsed = _parse(argv, options, extras)
+        if not isinstance(parsed, _Arguments):
+            return parsed
+        reader = _Reader(parsed.options, environ)
+        if parsed.action is None:
+            return reader.settings(parsed.url_variable, parsed.command)
+        return _operation(parsed, parsed.action, reader, environ)
+    except ConfigurationError as error:
+        swallowed = _swallowed(options, environ)
+        reason = f"{swallowed}; {error}" if swallowed else str(error)
+        if any(extra.option == "--overdue" for extra, _ in extras):
+            return Unanswerable(reason)
+        raise ConfigurationError(reason) from None
 
 
 class _Arguments(NamedTuple):
     options: dict[str, str]
-    url_variable: str
+    url_variable: str | None
     command: list[str]
+    action: Action | None = None
+    words: Mapping[str, Any] = {}
 
 
-def _parse(argv: Sequence[str]) -> _Arguments | Help | Version:
-    options: dict[str, str] = {}
+def _parse(
+    argv: Sequence[str], options: dict[str, str], extras: list[tuple[Action | Modifier, str]]
+) -> _Arguments | Help | Version:
+    """Fills ``options`` and ``extras`` on the way, so that what was read before a mistake is known too."""
     rest = list(argv)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
@@ -71,25 +126,132 @@ def _parse(argv: Sequence[str]) -> _Arguments | Help | Version:
             return Version()
         name, equals, value = word.partition("=")
         option = _BY_OPTION.get(name)
+        if option is None and (extra := _extra(name)):
+            if equals and not extra.metavar:
+                raise ConfigurationError(f"{name} takes no value")
+            if extra.metavar and not equals:
+                value = _next(name, rest)
+            extras.append((extra, value))
+            continue
         if option is None:
             # An unknown word may be anything, a secret too; only what looks like an option's name is repeated.
             shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z_-]{0,30}", name) else ""
             raise ConfigurationError(f"unknown option{shown}; see dislock --help")
         if not equals:
-            # An option in the place of a value: the value was forgotten, or came from an empty variable.
-            if not rest or rest[0].partition("=")[0] in _BY_OPTION:
-                raise ConfigurationError(f"{name} needs a value")
-            value = rest.pop(0)
+            value = _next(name, rest)
         options[option.variable] = value
-    if not rest:
-        raise ConfigurationError(f"the name of the variable with the database URL is missing; {_USAGE}")
-    variable, command = rest[0], rest[1:]
+    if extras:
+        return _asked(options, extras, rest)
+    variable, command = rest[0] if rest else None, rest[1:]
     if command and command[0].partition("=")[0] in {*_BY_OPTION, "--help", "--version"}:
         raise ConfigurationError(f"options belong in front of the URL variable; {_USAGE}")
     return _Arguments(options, variable, command[1:] if command[:1] == ["--"] else command)
 
 
-def _url(variable: str, environ: Mapping[str, str]) -> str:
+def _next(name: str, rest: list[str]) -> str:
+    """The value of an option that is a word of its own."""
+    # An option in the place of a value: the value was forgotten, or came from an empty variable.
+    if not rest or rest[0].partition("=")[0] in _BY_OPTION:
+        raise ConfigurationError(f"{name} needs a value")
+    return rest.pop(0)
+
+
+def _extra(name: str) -> Action | Modifier | None:
+    from dislock.cli.actions import find_action, find_modifier
+
+    return find_action(name) or find_modifier(name)
+
+
+def _asked(options: dict[str, str], extras: Sequence[tuple[Action | Modifier, str]], rest: list[str]) -> _Arguments:
+    """The arguments of an operator's command."""
+    from dislock.cli.actions import ACTIONS, MODIFIERS, Action
+
+    actions = [(extra, value) for extra, value in extras if isinstance(extra, Action)]
+    given = [(extra, value) for extra, value in extras if not isinstance(extra, Action)]
+    if not actions:
+        name = given[0][0].option
+        readers = ", ".join(action.option for action in ACTIONS if name in action.modifiers)
+        raise ConfigurationError(f"{name} is read only with {readers}; see dislock --help")
+    (action, own), *others = actions
+    if others:
+        raise ConfigurationError(f"{action.option} and {others[0][0].option} cannot be given together")
+    words: dict[str, Any] = {
+        each.option: [] if each.many else each.default for each in MODIFIERS if each.option in action.modifiers
+    }
+    for modifier, text in given:
+        if modifier.option not in words:
+            raise ConfigurationError(f"{action.option} does not read {modifier.option}; see dislock --help")
+        value = _checked(modifier.option, modifier.read, text)
+        words[modifier.option] = [*words[modifier.option], value] if modifier.many else value
+    if action.metavar:
+        words[action.option] = _own_key(action.option, own)
+    if rest[1:] and not action.command:
+        raise ConfigurationError(f"{action.option} runs no command: nothing may follow the URL variable")
+    command = rest[1:]
+    return _Arguments(
+        options, rest[0] if rest else None, command[1:] if command[:1] == ["--"] else command, action, words
+    )
+
+
+def _own_key(name: str, text: str) -> str:
+    from dislock.cli.options import read_lock_key
+
+    key: str = _checked(name, read_lock_key, text)
+    if not key:
+        raise ConfigurationError(f"{name} needs the key of a job")
+    return key
+
+
+def _checked(name: str, read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(_utf8(text).strip())
+    except BadValueError as error:
+        raise ConfigurationError(f"{name} {error}") from None
+
+
+def _operation(parsed: _Arguments, action: Action, reader: _Reader, environ: Mapping[str, str]) -> Operation:
+    url = _url(parsed.url_variable, environ) if action.opens else ""
+    table, journal = reader.value("LOCK_TABLE"), reader.value("LOCK_JOURNAL")
+    if action.needs_journal and journal is None:
+        raise ConfigurationError(f"{action.option} reads the journal: name its table in LOCK_JOURNAL or --journal")
+    only = None
+    if "LOCK_KEY" in parsed.options:
+        # The variable alone is no filter: a crontab may set it for other lines.
+        only = reader.value("LOCK_KEY")
+        if "--lock-key" not in action.modifiers and not action.command:
+            raise ConfigurationError(f"{action.option} does not read --lock-key; see dislock --help")
+    settings = None
+    origins: tuple[tuple[str, str, str], ...] = ()
+    if action.command:
+        settings = reader.settings(parsed.url_variable, parsed.command, needs_command=False)
+        origins = reader.origins(settings.strategies)
+    return Operation(
+        action=action.option,
+        key=parsed.words.get(action.option),
+        words=parsed.words,
+        url=url,
+        url_variable=parsed.url_variable or "",
+        table=table,
+        journal=journal,
+        only=only,
+        timeout=reader.value("LOCK_CONNECT_TIMEOUT_SECONDS"),
+        settings=settings,
+        origins=origins,
+    )
+
+
+def _swallowed(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """An option that took the URL's variable for its value, as a sentence's begin; "" if none did."""
+    for option in OPTIONS:
+        name = options.get(option.variable, "")
+        if re.match(r"\s*\w*://|.*\b(host|dbname|service)\s*=", environ.get(name, "")):
+            return f"{option.option} took {name} for its value: its own was forgotten"
+    return ""
+
+
+def _url(variable: str | None, environ: Mapping[str, str]) -> str:
+    if variable is None:
+        raise ConfigurationError(f"the name of the variable with the database URL is missing; {_USAGE}")
     if "://" in variable or "=" in variable:
         raise ConfigurationError(
             "the first argument must be the name of the environment variable that holds the database URL, "
@@ -114,31 +276,32 @@ class _Reader:
         self._environ = environ
         self._notices: list[str] = []
 
-    def settings(self, url_variable: str, command: list[str]) -> Settings:
+    def settings(self, url_variable: str | None, command: list[str], *, needs_command: bool = True) -> Settings:
         url = _url(url_variable, self._environ)
-        if not command:
+        assert url_variable is not None
+        if not command and needs_command:
             raise ConfigurationError(f"no command was given; {_USAGE}")
-        strategies = self._value("LOCK_STRATEGY")
-        values = {
-            option.variable: self._value(option.variable)
-            for option in OPTIONS
-            if option.strategy is None or option.strategy in strategies
-        }
+        strategies = self.value("LOCK_STRATEGY")
+        values = {option.variable: self.value(option.variable) for option in OPTIONS if option.is_read_by(strategies)}
         for variable, strategy in (("LOCK_KEY", None), ("CRON_SCHEDULE", SCHEDULE)):
             if values.get(variable) is None and strategy in (None, *strategies):
                 raise ConfigurationError(self._missing(variable, strategy))
+        if values["LOCK_JOURNAL"] == values["LOCK_TABLE"]:
+            name = self._name("LOCK_JOURNAL")
+            raise ConfigurationError(f"{name} names the lock table: the journal is a table of its own")
         self._check_combination(strategies, values["LOCK_SLOT_CONSUMED_BY"])
         ttl = interval = None
         if LEASE in strategies:
             ttl = values["RUN_LOCK_TTL_SECONDS"]
             interval = self._interval(ttl, values["LOCK_LEASE_INTERVAL"])
+        if ADVISORY in strategies:
+            self._check_advisory_key(values["LOCK_KEY"])
         if SCHEDULE in strategies:
             self._check_schedule(values["CRON_SCHEDULE"], values["CRON_TZ"])
         context = LockContext(
             url=url,
             table_parts=values["LOCK_TABLE"],
             lock_key=values["LOCK_KEY"],
-            owner=_owner(),
             run_ttl_seconds=ttl,
             lease_interval_seconds=interval,
             schedule=values.get("CRON_SCHEDULE"),
@@ -147,6 +310,8 @@ class _Reader:
             time_zone=values.get("CRON_TZ"),
             connect_timeout_seconds=values["LOCK_CONNECT_TIMEOUT_SECONDS"],
             kill_grace_seconds=values["LOCK_KILL_GRACE_SECONDS"],
+            journal_parts=values["LOCK_JOURNAL"],
+            journal_keep_days=values["LOCK_JOURNAL_KEEP_DAYS"],
             # A field of the schedule alone; without one its default does no harm.
             **({"slot_tolerance_seconds": values["LOCK_SLOT_TOLERANCE_SECONDS"]} if SCHEDULE in strategies else {}),
             wait_seconds=values.get("LOCK_WAIT_SECONDS", 0.0),
@@ -154,6 +319,7 @@ class _Reader:
         )
         for ours, theirs in _slips(self._environ, self._options).items():
             self._notices.append(f"{theirs} is no setting of dislock, and {ours}, which is one, is not set")
+        idle, hints = self._without_effect(strategies, values)
         return Settings(
             context,
             strategies,
@@ -161,10 +327,45 @@ class _Reader:
             values[_LEVEL],
             url_variable,
             values["LOCK_SKIPPED_EXIT_CODE"],
-            tuple(self._notices),
+            (*self._notices, *idle),
+            tuple(hints),
+            values["CRONJOB_LOCK_LOG_FORMAT"] == "json",
+            values["CRONJOB_LOCK_LOG_TIME"],
         )
 
-    def _value(self, variable: str) -> Any:
+    def origins(self, strategies: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
+        """Each setting that a run reads, with its text and where that came from."""
+        found = []
+        for option in OPTIONS:
+            if not option.is_read_by(strategies):
+                continue
+            if option.variable in self._options:
+                text, source = self._options[option.variable], option.option
+            elif self._environ.get(option.variable, "").strip():
+                text, source = self._environ[option.variable], option.variable
+            else:
+                text, source = option.default or option.shown, "default"
+            found.append((option.variable, _utf8(text).strip(), source))
+        return tuple(found)
+
+    def _without_effect(self, strategies: tuple[str, ...], values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """What was set in vain: by an option, which was meant for this run, and by a variable, which may not be."""
+        options, variables = [], []
+        for option in OPTIONS:
+            needed = None
+            if not option.is_read_by(strategies):
+                needed = f"the strategy {' or '.join(option.strategies)}"
+            if option.variable == "LOCK_JOURNAL_KEEP_DAYS" and values["LOCK_JOURNAL"] is None:
+                needed = "a journal (--journal)"
+            if needed is None:
+                continue
+            if option.variable in self._options:
+                options.append(f"{option.option} has no effect without {needed}")
+            elif self._environ.get(option.variable, "").strip():
+                variables.append(f"{option.variable} has no effect without {needed}")
+        return options, variables
+
+    def value(self, variable: str) -> Any:
         """The checked value of a setting, or None when it is neither set nor has a default."""
         option = next(option for option in OPTIONS if option.variable == variable)
         text = _utf8(self._options.get(variable, self._environ.get(variable, ""))).strip()
@@ -195,10 +396,8 @@ class _Reader:
         hint = "".join(f"; {theirs} is set, but the setting is called {ours}" for ours, theirs in slips)
         return f"{variable} (or {option.option}) is not set{needed}{hint}"
 
-    def _interval(self, ttl: float, interval: float | None) -> float:
-        if interval is None:
-            return min(max(ttl * 0.3, 1.0), 10.0, ttl)
-        if interval > ttl:
+    def _interval(self, ttl: float, interval: float | None) -> float | None:
+        if interval is not None and interval > ttl:
             raise ConfigurationError(
                 f"{self._name('LOCK_LEASE_INTERVAL')} ({interval:g}) must not be above "
                 f"{self._name('RUN_LOCK_TTL_SECONDS')} ({ttl:g})"
@@ -207,13 +406,20 @@ class _Reader:
 
     def _check_combination(self, strategies: tuple[str, ...], consumed_by: str) -> None:
         # A variable may be meant for other lines of a crontab; an option is meant for this run.
-        if LEASE not in strategies and self._options.get("LOCK_WAIT_SECONDS", "").strip():
+        if strategies == (SCHEDULE,) and self._options.get("LOCK_WAIT_SECONDS", "").strip():
             raise ConfigurationError(
                 "--wait needs the strategy lease: a slot is never waited for, because a tick that was started is not "
                 "started again"
             )
         if consumed_by == "success" and strategies != (SCHEDULE, LEASE):
             raise ConfigurationError(f"{self._name('LOCK_SLOT_CONSUMED_BY')} success {NEEDS_BOTH}")
+
+    def _check_advisory_key(self, key: str) -> None:
+        try:
+            advisory_parts(key)
+        except ConfigurationError as error:
+            text = str(error).removeprefix("lock_key ")
+            raise ConfigurationError(f"{self._name('LOCK_KEY')} {text}") from None
 
     def _check_schedule(self, expression: str, zone: str | None) -> None:
         from dislock.protocol.schedule import Schedule
@@ -253,8 +459,3 @@ def _core(name: str) -> str:
 def _utf8(text: str) -> str:
     """Text of the system read as UTF-8 whatever the locale: a key must be the same on every host."""
     return os.fsencode(text).decode("utf-8", "surrogateescape")
-
-
-def _owner() -> str:
-    node = os.fsencode(os.uname().nodename).decode("utf-8", "replace").strip()
-    return f"{node or 'localhost'}:{os.getpid()}"

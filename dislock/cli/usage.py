@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from textwrap import wrap
 
 from dislock._version import __version__
-from dislock.cli.options import EXAMPLES, EXIT_CODES, GIVEN, OPTIONS, Option
+from dislock.cli.actions import ACTIONS, MODIFIERS, Action, Modifier
+from dislock.cli.options import EXAMPLES, EXIT_CODES, GIVEN, GROUPS, OPTIONS, Option
 
 _WIDTH = 79
 
@@ -20,6 +21,7 @@ def usage() -> str:
     """What ``--help`` prints: settings, environment of the command, exit codes and examples."""
     lines = [
         "usage: dislock [options] [--] URL_VARIABLE [--] command [argument ...]",
+        "       dislock --check | --init | --status | ... [options] URL_VARIABLE",
         "",
         *wrap(
             "Run a command under locks in PostgreSQL, so that the same job does not run twice across hosts. "
@@ -33,9 +35,28 @@ def usage() -> str:
             _WIDTH,
         ),
     ]
-    for option in OPTIONS:
-        lines += ["", f"  {option.option} {option.metavar}, {option.variable}", *_indented(_described(option))]
-    lines += ["", "  --help, -h", *_indented("Print this."), "", "  --version", *_indented("Print the version.")]
+    for group in GROUPS:
+        lines += ["", f"{group}:"]
+        for option in OPTIONS:
+            if option.group == group:
+                name = f"  {option.option} {option.metavar}, {option.variable}"
+                lines += ["", name, *_indented(_described(option))]
+    lines += ["", "For operators, instead of a run:"]
+    for action in ACTIONS:
+        lines += ["", f"  {_synopsis(action)}", *_indented(action.help)]
+    lines += ["", "Read by some of these:"]
+    for modifier in MODIFIERS:
+        lines += ["", f"  {_named(modifier)}", *_indented(_readers(modifier))]
+    lines += [
+        "",
+        "Information:",
+        "",
+        "  --help, -h",
+        *_indented("Print this."),
+        "",
+        "  --version",
+        *_indented("Print the version."),
+    ]
     lines += ["", "In the command's environment:", *_table(GIVEN)]
     lines += ["", "Exit codes:", *_table(EXIT_CODES)]
     lines += ["", "Examples:"]
@@ -44,10 +65,26 @@ def usage() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _named(word: Action | Modifier) -> str:
+    return f"{word.option} {word.metavar}".rstrip()
+
+
+def _synopsis(action: Action) -> str:
+    """The action's option, its value and the options that it reads."""
+    return " ".join([_named(action), *(f"[{option}]" for option in action.modifiers)])
+
+
+def _readers(modifier: Modifier) -> str:
+    default = modifier.default
+    shown = f" (default: {default:g})" if modifier.metavar and isinstance(default, (int, float)) else ""
+    return f"{modifier.help}{shown}"
+
+
 def _described(option: Option) -> str:
     default = option.shown or option.default
     label = default if default is not None and default.startswith("required") else f"default: {default}"
-    only = f"; read only with {option.strategy}" if option.strategy and not label.startswith("required") else ""
+    limited = option.strategies and not label.startswith("required")
+    only = f"; read only with {' or '.join(option.strategies)}" if limited else ""
     return f"{option.help} ({label}{only})"
 
 

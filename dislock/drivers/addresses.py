@@ -13,7 +13,7 @@ Parameters = dict[str, str]
 
 
 def is_name(parameters: Parameters) -> bool:
-    """Whether the host has to be looked up: it is no socket and no address, and none is given beside it."""
+    """Whether the host has to be looked up: it is neither a socket nor an address, and no address is given for it."""
     host = parameters.get("host", "")
     if host == "" or host[0] in "/@" or parameters.get("hostaddr"):
         return False
@@ -25,13 +25,13 @@ def is_name(parameters: Parameters) -> bool:
 
 
 def addresses(parameters: Parameters) -> list[Parameters]:
-    """One set of parameters for each address of a name, which stays with it for TLS. May block, for any time.
+    """One set of parameters for each address of a name, which they keep for TLS. Blocks, for any time.
 
-    libpq goes from one address to the next only when one refuses; a server that says nothing would keep it for good.
+    libpq tries the next address only when one refuses. A server that does not answer would stop it there.
     """
     host = parameters["host"]
     try:
-        found = socket.getaddrinfo(host, parameters.get("port"), type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, parameters.get("port") or None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise OSError(f"failed to resolve host {host!r}: {error.strerror}") from None
     each = [{**parameters, "hostaddr": address} for address in dict.fromkeys(str(info[4][0]) for info in found)]
@@ -41,12 +41,16 @@ def addresses(parameters: Parameters) -> list[Parameters]:
 
 
 def shares(candidates: Sequence[Parameters], by: float) -> Iterator[tuple[Parameters, float]]:
-    """Each with the moment by which it must have answered: an equal share of the time that is then left."""
+    """Each with the moment by which it must have answered: an equal share of the time that is left by then."""
     for index, parameters in enumerate(candidates):
         now = clock()
         yield parameters, now + (by - now) / (len(candidates) - index)
 
 
 def failure_at(name: str, parameters: Parameters, answer: Answer) -> Failure:
-    """What went wrong at one address of several."""
-    return answer.failure if isinstance(answer, Failed) else silent(f"{name} at {parameters['hostaddr']}")
+    """What went wrong at one address of several, which it names; libpq's text does so only with newer psycopgs."""
+    address = parameters["hostaddr"]
+    if not isinstance(answer, Failed):
+        return silent(f"{name} at {address}")
+    failure = answer.failure
+    return failure if address in failure.text else failure._replace(text=f"{name} at {address}: {failure.text}")

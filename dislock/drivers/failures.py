@@ -10,9 +10,9 @@ from psycopg import DataError, Error, IntegrityError, NotSupportedError, Program
 from dislock.protocol.steps import Failure
 from dislock.redaction import blot_out
 
-#: What a connection or a statement may raise; anything else is a fault of this program.
+#: What a connection or a statement may raise. Anything else is a fault of this program.
 EXPECTED = (Error, OSError, UnicodeError)
-NO_HOST = "a host that no host can be called: a part between its dots is empty or too long"
+NO_HOST = "a host that cannot exist: a part between its dots is empty or too long"
 
 
 def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[str], *, broken: bool) -> Failure:
@@ -27,13 +27,22 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
         text = closer.format(table=table, place=place, other=other, text=text)
         return Failure(text, permanent=state in _PERMANENT, broken=broken)
     if isinstance(error, UnicodeError):
-        # Python's own, where it encodes the name of a host to look it up; it does not say which.
+        # Python raises it when it encodes the name of a host, and does not say which host.
         return Failure(f"the database URL names {NO_HOST}", permanent=True, broken=broken)
     if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
         return Failure(f"{text}: {advice}", permanent=True, broken=broken)
-    # What is wrong with a statement or its values does not change by saying it again.
+    # A wrong statement or value stays wrong.
     permanent = isinstance(error, (ProgrammingError, DataError, IntegrityError, NotSupportedError))
     return Failure(text, permanent=permanent, broken=broken)
+
+
+def explain_journal(error: BaseException, secrets: Sequence[str], *, broken: bool) -> Failure:
+    """What an error of a statement about the journal means: nothing for a lock, so it is only told."""
+    # Without the line of SQL that the server quotes.
+    primary = error.diag.message_primary if isinstance(error, Error) else None
+    said = " ".join((primary or str(error)).split()) or type(error).__name__
+    hint = _JOURNAL_ADVICE.get(getattr(error, "sqlstate", None) or "", "")
+    return Failure(blot_out(said, secrets) + hint, broken=broken)
 
 
 def _quoted(name: str) -> str:
@@ -48,6 +57,11 @@ _CREATE = "CREATE TABLE {table} (key text PRIMARY KEY, value text NOT NULL, expi
 _WANTED = "the lock table needs " + _CREATE.replace("CREATE TABLE {table} ", "")
 # A search_path may be empty, and the table be there.
 _BY_SEARCH_PATH = ("a schema of this session's search_path", "the schema that it is in, as schema.table")
+_JOURNAL_ADVICE = {
+    "42P01": ": --init creates it",
+    "42703": ": --init says what it needs",
+    "42501": ": GRANT SELECT, INSERT, UPDATE ON it to this role",
+}
 # By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _ADVICE = {
     "42P01": "the table {table} does not exist in {place}: create it with " + _CREATE + ", or name {other}",
@@ -69,14 +83,14 @@ _ADVICE = {
     "42809": "{table} is not a table ({text})",
     "55P03": "another transaction has locked the table {table} or the row, see pg_locks ({text})",
 }
-# Where the text of an error tells more than its SQLSTATE.
+# Where the text of an error says more than its SQLSTATE.
 _CLOSER = {
     ("0A000", "cross-database"): "the table name {table} does not fit this database ({text})",
     ("42703", "tableoid"): "{table} is a view: the lock table must be a table",
     ("42501", "row-level security"): "the row-level security of the table {table} keeps this role from its rows "
     "({text}): it needs a policy for all of them",
 }
-# A server that is read-only now may be promoted a moment later, and a lock is let go.
+# A server that is read-only may be promoted a moment later, and a lock may be released.
 _PERMANENT = _ADVICE.keys() - {"25006", "55P03"}
 # libpq gives no SQLSTATE for a connection that was refused, only a text: the server's, a pooler's, or its own. These
 # are known not to pass. Any other text, a translated one too, is tried until there is no time left, and then printed.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from psycopg import ProgrammingError, conninfo, pq
 
-from dislock.drivers.failures import NO_HOST, explain
+from dislock.drivers.failures import NO_HOST, explain, explain_journal
 from dislock.errors import ConfigurationError
 from dislock.protocol.steps import Failure
 
@@ -55,7 +55,7 @@ class Database:
     """
 
     def __init__(self, url: str, application_name: str) -> None:
-        # SQLAlchemy's URLs name the driver after a plus sign; what they mean is plain.
+        # SQLAlchemy's URLs name their driver after a plus sign.
         url = re.sub(r"^\s*(postgres(?:ql)?)\+\w+://", r"\1://", url)
         try:
             parsed = conninfo.conninfo_to_dict(url)
@@ -68,15 +68,15 @@ class Database:
         given = {key: str(value) for key, value in parsed.items() if value is not None}
         known = _completed(given)
         given |= {key: default for key, default in DEFAULTS.items() if key not in known}
-        # Whatever the role, PGCLIENTENCODING or the string itself want of other programs: no other encoding has all
-        # characters, and text in SQL_ASCII would come as bytes.
+        # The role, PGCLIENTENCODING or the URL may set another one. No other encoding has all characters, and text in
+        # SQL_ASCII would arrive as bytes.
         given["client_encoding"] = "UTF8"
         if not known.get("application_name"):
             given["application_name"] = application_name
         for key in _WHOLE_NUMBERS & given.keys():
-            # libpq and psycopg would say so at the first connection, and not whose setting it is.
+            # libpq and psycopg report this at the first connection only, and do not name the setting.
             if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", given[key]):
-                raise ConfigurationError(f"the database URL has a {key} that is no whole number")
+                raise ConfigurationError(f"the database URL has a {key} that is not a whole number")
         _trust_the_hosts_certificates(given, known)
         names = {known.get(key) for key in ("user", "dbname")}
         secrets = {value for key in _SECRETS if (value := known.get(key))}
@@ -87,19 +87,23 @@ class Database:
         """What an error of a connection or a statement means, without this connection string's secrets."""
         return explain(error, table_parts, self._secrets, broken=broken)
 
+    def journal_failure(self, error: BaseException, *, broken: bool) -> Failure:
+        """The same for a statement about the journal."""
+        return explain_journal(error, self._secrets, broken=broken)
+
 
 def _completed(given: Mapping[str, str]) -> dict[str, str]:
     """``given`` and what libpq adds to it: from a service file, from PGHOST and the like, and its defaults.
 
-    libpq lists that for a connection, also for one that it refuses to begin, as it does for this ``gssencmode``.
+    libpq lists the parameters of a connection, even of one that it refuses to begin because of a wrong ``gssencmode``.
     """
-    # With a password file that is not there, it does not say twice what is wrong with the one that is.
+    # A password file that does not exist: a warning about the real one would otherwise be printed twice.
     refused = {**given, "gssencmode": "none", "passfile": "/dev/null/none"}
     attempt = pq.PGconn.connect_start(conninfo.make_conninfo(**refused).encode())
     try:
         known = {o.keyword.decode(): o.val.decode(errors="replace") for o in attempt.info if o.val is not None}
         if not known:
-            # Of all that is wrong with the parameters, only a service keeps libpq from listing them.
+            # Only a service that cannot be read leaves the list empty.
             said = attempt.error_message.decode(errors="replace").strip()
             raise ConfigurationError(f"{said}: check service in the database URL, PGSERVICE and PGSERVICEFILE")
     finally:
@@ -108,14 +112,14 @@ def _completed(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trust_the_hosts_certificates(given: dict[str, str], known: Mapping[str, str]) -> None:
-    """Gives ``sslrootcert=system`` its meaning where libpq brings an OpenSSL of its own.
+    """Makes ``sslrootcert=system`` work where libpq comes with its own OpenSSL.
 
-    The one in psycopg's wheels looks in a folder that exists on no host. ``system`` implies ``verify-full``, and
-    weaker modes are refused with it, so those are left for libpq to refuse.
+    The one in psycopg's wheels looks in a folder that no host has. ``system`` implies ``verify-full``. libpq refuses
+    weaker modes with it, so they are left as they are.
     """
     if pq.__impl__ != "binary" or known.get("sslrootcert") != "system":
         return
-    # Not given, it is "prefer" in what libpq completes.
+    # "prefer" is libpq's default.
     if known.get("sslmode") not in (None, "verify-full", "prefer"):
         return
     import ssl
@@ -139,17 +143,17 @@ def _split(given: dict[str, str], known: Mapping[str, str]) -> list[Target]:
         raise ConfigurationError(f"the database URL names {NO_HOST}")
     number = max(len(lists["host"]), len(lists["hostaddr"]))
     if not all(port == "" or (port.isascii() and port.isdigit() and 0 < int(port) < 65536) for port in lists["port"]):
-        # libpq would look up the host first. What stands there may be a part of a password.
-        raise ConfigurationError("the database URL has a port that is no number from 1 to 65535")
+        # libpq would look up the host first. The value is not shown: it may be a part of a password.
+        raise ConfigurationError("the database URL has a port that is not a number from 1 to 65535")
     for key in ("host", "hostaddr", "port"):
         if len(lists[key]) == 1:
             lists[key] *= number
         if len(lists[key]) != number:
             hosts = "1 host" if number == 1 else f"{number} hosts"
-            raise ConfigurationError(f"the database URL names {hosts} but {len(lists[key])} times {key}")
+            raise ConfigurationError(f"the database URL names {hosts} but {len(lists[key])} values for {key}")
     targets = []
     for host, address, port in zip(lists["host"], lists["hostaddr"], lists["port"], strict=True):
-        own = {**given, **{k: v for k, v in (("host", host), ("hostaddr", address), ("port", port)) if v}}
+        own = {**given, "host": host, "hostaddr": address, "port": port}
         targets.append(Target(own, _name(host, address, port)))
     if known.get("target_session_attrs") == "prefer-standby":
         standby = [Target({**t.parameters, "target_session_attrs": "standby"}, t.name) for t in targets]
@@ -163,7 +167,7 @@ def _name(host: str, address: str, port: str) -> str:
 
 
 def _slip(url: str, error: str) -> str:
-    """What may be wrong with a URL that libpq cannot read, in words that give nothing of it away."""
+    """What may be wrong with a URL that libpq cannot read, in words that reveal nothing of it."""
     if url[:1] in ("'", '"', "`"):
         return ", it begins with a quotation mark"
     if other := re.match("(jdbc|mysql|mariadb|sqlite|mssql|oracle|mongodb|redis|https?)[+:]", url):
@@ -176,7 +180,7 @@ def _slip(url: str, error: str) -> str:
         known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
         if unknown[1].lower() in _OTHERS:
             schema = ": name the schema with the table instead" if "schema" in unknown[1].lower() else ""
-            return f", {unknown[1]} is no parameter of libpq{schema}"
+            return f", {unknown[1]} is not a parameter of libpq{schema}"
         # The unknown name itself may be a part of a password that lacks its %-escapes.
         if meant := difflib.get_close_matches(unknown[1], known, 1, 0.8):
             return f", a parameter may have been meant to be {meant[0]}"
@@ -184,7 +188,7 @@ def _slip(url: str, error: str) -> str:
 
 
 def _can_be_a_host(host: str) -> bool:
-    """Whether it can be looked up at all (RFC 1035: each part between dots has 1 to 63 bytes); "" is the default."""
+    """Whether it can be looked up (RFC 1035: each part between dots has 1 to 63 bytes); "" is the default."""
     if host == "" or host.startswith(("/", "@")):
         return True
     return all(0 < len(part.encode()) < 64 for part in host.removesuffix(".").split("."))

@@ -39,9 +39,9 @@ class Over:
 class Child:
     """One command. A thread of its own forks it and waits for its end; only the owner of this object reaps it.
 
-    That thread does the fork because an exception thrown into the owner's (KeyboardInterrupt) could come between the
-    fork and the moment when its result is known, and because the parent-death signal follows the thread that forked: it
-    must live as long as the command. It reports ``Started`` once the process exists, and ``Over`` last.
+    That thread forks for two reasons. An exception in the owner's thread (KeyboardInterrupt) could come between the
+    fork and the moment when its result is known. And the parent-death signal follows the thread that forked, which
+    must therefore live as long as the command. It reports ``Started`` once the process exists, and ``Over`` last.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Child:
         self._report = report
         # Looked up before the fork: after it nothing may be imported.
         self._set_death_signal = _death_signal_setter()
-        # Loading this takes a while on a busy machine: not when the lease has been found good for a start.
+        # Loading this takes a while on a busy machine. Now, because a start should follow its decision at once.
         import subprocess  # noqa: F401 - used in `_spawn`
 
         self._process: Popen[bytes] | None = None
         self.failure: NotStarted | None = None  #: why the command could not be started
 
     def start(self) -> None:
-        """Start the command; ``report`` is given what becomes of it."""
+        """Start the command. What happens to it is reported."""
         thread = threading.Thread(target=self._run, name="dislock-command", daemon=True)
         try:
             thread.start()
@@ -95,14 +95,14 @@ class Child:
         self._demand(Demand.KILL)
 
     def ask(self, number: int) -> None:
-        """Pass on a signal that asks to end, to whom it would have reached without the wrapper."""
+        """Pass on a signal that asks to end."""
         self._course.raise_to(Demand.END)
         self.send(number)
 
     def send(self, number: int) -> None:
         """Send a signal to the command's group, or to the command alone where the group is the wrapper's own."""
         if self._process is not None and self._course.life.reachable:
-            # Nobody left to take it, or one who changed to another user: no reason to stop waiting for it.
+            # It has ended meanwhile, or runs as another user now. That is no reason to stop waiting for it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 (os.killpg if self.own_group else os.kill)(self._process.pid, number)
 
@@ -113,7 +113,7 @@ class Child:
                 os.kill(self._process.pid, number)
 
     def rest_runs(self) -> bool:
-        """Whether others of the command's own group still run. False where the system has no ``/proc`` to tell."""
+        """Whether others of the command's own group still run. False where there is no ``/proc``."""
         return self.own_group and self._process is not None and _runs(self._process.pid)
 
     def kill_rest(self) -> None:
@@ -132,7 +132,7 @@ class Child:
             process.returncode = -1
             raise ChildProcessError(
                 errno.ECHILD,
-                "the command has ended, but its exit status was taken by somebody else in this process "
+                "the command has ended, but other code in this process took its exit status "
                 "(a handler that waits for every child, or SIGCHLD set to be ignored)",
             ) from None
         self._course.step(Life.REAPED)
@@ -181,7 +181,7 @@ class Child:
         # The terminal's signals go to the whole group, but one that is pending here may have come before the fork.
         pid = process.pid
         self._report(Started(frozenset(ENDING).intersection(signal.sigpending())))
-        with contextlib.suppress(ChildProcessError):  # somebody else reaped it: `reap` will say so
+        with contextlib.suppress(ChildProcessError):  # other code reaped it: `reap` will say so
             _await_end(pid, orphans=self._orphans)
         self._course.step(Life.ENDED)
         self._report(Over())

@@ -23,9 +23,7 @@ def flush_output() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without the interpreter's shutdown, which frees what the kernel frees anyway and takes longer
-    than the release of a lock.
-    """
+    """End this process without the interpreter's shutdown, which takes long and frees what the kernel frees anyway."""
     flush_output()
     os._exit(code)
 
@@ -34,7 +32,7 @@ def die_of_interrupt() -> NoReturn:
     """End this process by SIGINT, as the command did.
 
     A shell stops its loop or script at Ctrl-C only when the command that it waits for died by SIGINT; an exit code of
-    130 means to it that the signal was dealt with.
+    130 means to it that the signal was handled.
     """
     flush_output()
     signal.signal(signal.SIGINT, signal.SIG_DFL)

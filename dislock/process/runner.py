@@ -1,4 +1,4 @@
-"""Run a command while a lock is held: pass signals on, stop it on demand, and say how it ended."""
+"""One run of a command: signals are passed on, the command is stopped on demand, and its end is reported."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Run:
             dispositions=inherited() if signals is None else signals.dispositions(),
             mask=None if signals is None else signals.mask,
             own_group=not _in_foreground(),
-            # In a library other children are somebody else's.
+            # In a library, other children belong to the program.
             orphans=signals is not None and os.getpid() == 1,
             course=self._course,
             report=self._events.put,
@@ -145,14 +145,14 @@ class Run:
                 child.reap()
 
     def _end_rest(self, child: Child) -> None:
-        """See to it that nobody of the group works on without the lock; the command itself has ended."""
+        """End the rest of a group whose command was asked to end, and has ended."""
         if self._course.demand is Demand.NOTHING:
             return
-        # A shell often ends at once where the program that it started still cleans up, as it was asked to.
+        # A shell often ends at once, while the program that it started still cleans up.
         if self._deadline is None:
             self._deadline = time.monotonic() + self._grace
         while child.rest_runs() and (left := self._time_left()):
-            # They are no children of ours, so that nothing announces their end.
+            # They are not our children, so nothing reports their end.
             with contextlib.suppress(queue.Empty):
                 event = self._events.get(timeout=min(left, _GLANCE))
                 if isinstance(event, (Stop, Arrival)):
@@ -185,7 +185,7 @@ class Run:
         """Whether the kernel sent the signal to the command too: to the whole foreground group of the terminal."""
         if child.own_group or not arrived.from_kernel or arrived.number in self._unsure:
             return False
-        # When a terminal hangs up, the leader of its session is told before, and without, the group.
+        # When a terminal hangs up, the kernel first signals the leader of its session, without the group.
         return arrived.number != signal.SIGHUP or os.getsid(0) != os.getpid()
 
 

@@ -1,7 +1,7 @@
 """The wrapper's own signals: held back from its first moment, and handed on one by one.
 
-A signal that is blocked in every thread stays pending in the kernel until somebody asks for it. So nothing that
-arrives is lost between two steps of a run, and no handler ever interrupts one.
+A signal that is blocked in every thread stays pending in the kernel until a thread takes it. So no signal is lost
+between two steps of a run, and no handler ever interrupts a step.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ENDING = _existing("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 #: Signals whose meaning is the command's own; they go to the command alone, never to its children.
 MESSAGES = _existing("SIGUSR1", "SIGUSR2")
 
-# Wakes the listening thread. Sent to that thread alone, so it is never mistaken for one from outside, and nobody
-# sends it from outside: the kernel does so only for a timer that counts a process's CPU time.
+# Wakes the listening thread. It is sent to that thread alone. Other processes do not use this signal; the kernel sends
+# it only for a timer that counts a process's CPU time.
 _WAKE: int = getattr(signal, "SIGVTALRM", 0)
 # asm-generic/siginfo.h; the signal module does not name it. A sender in another PID namespace also shows as pid 0,
 # so si_pid would not do.
@@ -135,8 +135,8 @@ class Signals:
         task = _Task(numbers | {_WAKE}, receiver)
         self._give(task)
         if self._thread is None:
-            # The same one for the whole run: later there may be none to be had, and a command that runs would have to
-            # be ended for want of it.
+            # One thread for the whole run: later the system may have none left, and the command that runs by then would
+            # have to be stopped for that.
             thread = threading.Thread(target=self._run, name="dislock-signals", daemon=True)
             try:
                 thread.start()

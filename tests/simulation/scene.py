@@ -25,6 +25,8 @@ MINUTELY = Schedule("* * * * *", "UTC")
 class Ticks:
     """A schedule with a tick at each multiple of ``gap`` microseconds."""
 
+    zone_name = "UTC"
+
     def __init__(self, gap: int) -> None:
         self.gap = gap
 

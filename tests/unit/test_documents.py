@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 import dislock
 from dislock import aio
+from dislock.cli.actions import ACTIONS, MODIFIERS
 from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS, Option
+from dislock.cli.settings import Help, Unanswerable, Version, load
+from dislock.protocol.records import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESSES
 
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
@@ -50,7 +54,7 @@ def test_the_readme_has_each_setting_with_its_option_and_default(option: Option)
 def test_the_readme_has_no_setting_that_does_not_exist() -> None:
     known = {option.variable for option in OPTIONS}
     assert {name for name in SETTINGS if re.fullmatch(r"[A-Z_]+", name)} == known
-    options = {option.option for option in OPTIONS}
+    options = {each.option for each in (*OPTIONS, *ACTIONS, *MODIFIERS)}
     commands = [
         command
         for document in DOCUMENTS
@@ -59,6 +63,32 @@ def test_the_readme_has_no_setting_that_does_not_exist() -> None:
     assert commands
     for command in commands:
         assert set(re.findall(r"(?<![\w'-])(--[a-z][a-z-]+)", command)) <= options, command
+
+
+def consoles(text: str) -> list[str]:
+    """The dislock commands of all console blocks."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in re.findall(r"^\$ dislock\.pyz (.*)$", block, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/howto.md"])
+def test_each_command_of_a_console_is_understood(document: str) -> None:
+    environ = {"DATABASE_URL": "postgresql://h/d", "LOCK_JOURNAL": "dislock_runs"}
+    commands = consoles((ROOT / document).read_text())
+    assert commands
+    for command in commands:
+        words = shlex.split(re.sub(r" (&|>.*)$", "", command))
+        assert not isinstance(load(words, environ), (Help, Version, Unanswerable)), command
+
+
+def test_the_operations_have_each_of_the_operators_commands_and_the_journals_form() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    assert all(f"`{action.option}" in text for action in ACTIONS)
+    columns = CREATE_JOURNAL.replace("{table}", "dislock_runs")
+    assert all(
+        " ".join(sql.replace("{table}", "dislock_runs").split()) in " ".join(text.split())
+        for sql in (columns, INDEX_JOURNAL, INDEX_SUCCESSES)
+    )
 
 
 def test_the_readme_has_each_exit_code() -> None:

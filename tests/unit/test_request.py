@@ -129,14 +129,14 @@ def test_the_connection_names_the_lock() -> None:
     [(True, "terminate", 60 - 10 - 0.2), (True, "continue", 60.0), (False, "terminate", 60.0)],
 )
 def test_only_a_command_that_will_be_stopped_is_stopped_early(supervised: bool, policy: Any, stop_after: float) -> None:
-    planned = Request(make(lease_loss_policy=policy), ("lease",), supervised=supervised)
-    assert planned._terms is not None
-    assert planned._terms.stop_after == pytest.approx(stop_after)
+    request = Request(make(lease_loss_policy=policy), ("lease",), supervised=supervised)
+    assert request._terms is not None
+    assert request._terms.stop_after == pytest.approx(stop_after)
 
 
 def test_what_is_planned_is_the_lock_and_no_more() -> None:
-    planned = Request(make(), ["lease", "schedule", "lease"])
-    assert planned.strategies == ("schedule", "lease")
+    request = Request(make(), ["lease", "schedule", "lease"])
+    assert request.strategies == ("schedule", "lease")
 
 
 @pytest.mark.parametrize("strategies", [("schedule",), ("lease",)])

@@ -22,7 +22,11 @@ VARIABLES = {
     "LOCK_KILL_GRACE_SECONDS": "--kill-grace",
     "LOCK_CONNECT_TIMEOUT_SECONDS": "--connect-timeout",
     "LOCK_SLOT_TOLERANCE_SECONDS": "--slot-tolerance",
+    "LOCK_JOURNAL": "--journal",
+    "LOCK_JOURNAL_KEEP_DAYS": "--journal-keep-days",
     "CRONJOB_LOCK_LOG_LEVEL": "--log-level",
+    "CRONJOB_LOCK_LOG_FORMAT": "--log-format",
+    "CRONJOB_LOCK_LOG_TIME": "--log-time",
 }
 GOOD = {"DATABASE_URL": URL, "LOCK_KEY": "job", "CRON_SCHEDULE": "0 3 * * *", "LOCK_STRATEGY": "schedule,lease"}
 
@@ -56,7 +60,7 @@ def test_version(bare: Dislock) -> None:
 
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_what_is_wrong_is_named(bare: Dislock, variable: str) -> None:
-    bad = "\udcff" if variable in ("LOCK_KEY", "CRON_SCHEDULE", "LOCK_TABLE") else "nan"
+    bad = "\udcff" if variable in ("LOCK_KEY", "CRON_SCHEDULE", "LOCK_TABLE", "LOCK_JOURNAL") else "nan"
     option = VARIABLES[variable]
     assert option in refused(bare, f"{option}={bad}", "DATABASE_URL", "true")
     if variable != "CRONJOB_LOCK_LOG_LEVEL":

@@ -25,7 +25,7 @@ def success(dislock: Dislock) -> Dislock:
     return dislock
 
 
-def running(dislock: Dislock, *options: str) -> subprocess.Popen[bytes]:
+def asking(dislock: Dislock, *options: str) -> subprocess.Popen[bytes]:
     process = dislock.start(*options, "DATABASE_URL", *ASK, stdin=subprocess.PIPE)
     assert dislock.line(process) == "ready"
     return process
@@ -40,7 +40,7 @@ def waiting(dislock: Dislock, *argv: str) -> subprocess.Popen[bytes]:
 
 class TestWaiting:
     def test_it_runs_as_soon_as_the_lease_is_free(self, lease: Dislock) -> None:
-        first = running(lease)
+        first = asking(lease)
         second = waiting(lease, "DATABASE_URL", "echo", "ran")
         assert lease.finish(first, b"0\n").code == 0
         ran = lease.finish(second)
@@ -140,7 +140,7 @@ class TestSuccess:
         assert success.rows()["schedule:job"].live
 
     def test_a_start_whose_lease_was_lost_closes_nothing(self, success: Dislock) -> None:
-        process = running(success)
+        process = asking(success)
         success.sql(
             "UPDATE key_value SET value = 'thief:1', expire_at = now() + interval '1 hour' WHERE key LIKE '%lease%'"
         )
@@ -162,7 +162,7 @@ class TestSuccess:
         assert not success.rows()["lease:job"].live
 
     def test_a_waiter_takes_over_from_a_run_that_fails(self, success: Dislock) -> None:
-        first = running(success)
+        first = asking(success)
         others = [waiting(success, "DATABASE_URL", "echo", "ran") for _ in range(2)]
         assert success.finish(first, b"7\n").code == 7
         ended = [success.finish(other) for other in others]
@@ -170,7 +170,7 @@ class TestSuccess:
         assert sorted(ran.out for ran in ended) == ["", "ran\n"]
 
     def test_a_waiter_takes_over_from_a_host_that_dies(self, success: Dislock, on_this_host: None) -> None:
-        first = running(success, "--ttl=2")
+        first = asking(success, "--ttl=2")
         second = waiting(success, "DATABASE_URL", "echo", "ran")
         os.kill(first.pid, signal.SIGKILL)
         ran = success.finish(second)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("gevent", reason="gevent is not installed for this Python")
-pytest.importorskip("eventlet", reason="eventlet is not installed for this Python")
+# Looked for and not imported: both change the process that imports them, and other tests fork it.
+pytestmark = pytest.mark.skipif(
+    find_spec("gevent") is None or find_spec("eventlet") is None,
+    reason="gevent and eventlet are not both installed for this Python",
+)
 
 #: Takes a lock in each way there is; nothing listens at the address, which nobody is to find out.
 TRIES = """

@@ -185,7 +185,10 @@ def test_a_host_that_no_host_can_be_called_is_told_and_passed_over(
     make: MakeContext, database_url: str, host: str
 ) -> None:
     """A part of it came from an empty variable, say."""
-    with pytest.raises(ConfigurationError, match="no host can be called"), LeaseLock(make(url=f"host={host} dbname=d")):
+    with (
+        pytest.raises(ConfigurationError, match="a host that cannot exist"),
+        LeaseLock(make(url=f"host={host} dbname=d")),
+    ):
         pytest.fail("entered")
     good = psycopg.conninfo.conninfo_to_dict(database_url)
     with LeaseLock(make(url=psycopg.conninfo.make_conninfo(database_url, host=f"{host},{good['host']}"))):

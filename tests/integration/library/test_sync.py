@@ -418,7 +418,7 @@ def test_a_loss_is_never_told_without_its_reason(make: MakeContext, monkeypatch:
 
     def held_up(self: Holding) -> bool:
         held = acquire(self)
-        lease = self.protocol.lease
+        lease = self.acquisition.lease
         assert lease is not None
         from dislock.drivers.clock import clock
 

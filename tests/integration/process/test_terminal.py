@@ -66,9 +66,9 @@ class Terminal:
         if not self._over.is_set():
             self._over.set()
             self._reader.join()
-            os.cstop(self.master)
+            os.close(self.master)
 
-    def cstop(self) -> None:
+    def close(self) -> None:
         self.hang_up()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -81,7 +81,7 @@ def terminal(*argv: str) -> Iterator[Terminal]:
     try:
         yield opened
     finally:
-        opened.cstop()
+        opened.close()
 
 
 @pytest.fixture

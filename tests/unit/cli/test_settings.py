@@ -15,6 +15,7 @@ from dislock.cli.settings import Help, Settings, Version, load
 from dislock.context import LeaseLossPolicy
 from dislock.errors import ConfigurationError
 from dislock.process.environment import original_environment
+from dislock.request import Request
 
 URL = "postgresql://u:p@h/d"
 ENVIRON = {"DATABASE_URL": URL, "LOCK_KEY": "job", "CRON_SCHEDULE": "0 3 * * *"}
@@ -36,6 +37,10 @@ SAMPLES = {
     "LOCK_SLOT_CONSUMED_BY": ("success", "end"),
     "LOCK_SKIPPED_EXIT_CODE": ("0", "256"),
     "CRONJOB_LOCK_LOG_LEVEL": ("DEBUG", "LOUD"),
+    "LOCK_JOURNAL": ("a.runs", "a..b"),
+    "LOCK_JOURNAL_KEEP_DAYS": ("7", "-1"),
+    "CRONJOB_LOCK_LOG_FORMAT": ("json", "xml"),
+    "CRONJOB_LOCK_LOG_TIME": ("on", "maybe"),
 }
 each_option = pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.variable)
 
@@ -54,7 +59,9 @@ def refusal(*argv: str, unset: str = "", **environ: str) -> str:
 
 
 def both(option: Option) -> dict[str, str]:
-    return {} if option.variable == "LOCK_STRATEGY" else {"LOCK_STRATEGY": "schedule,lease"}
+    """What makes the option have an effect."""
+    more = {"LOCK_JOURNAL": "runs"} if option.variable == "LOCK_JOURNAL_KEEP_DAYS" else {}
+    return more if option.variable == "LOCK_STRATEGY" else {"LOCK_STRATEGY": "schedule,lease", **more}
 
 
 def test_every_setting_has_a_sample() -> None:
@@ -67,7 +74,7 @@ def test_defaults() -> None:
     assert (context.url, context.lock_key, context.table_parts) == (URL, "job", ["key_value"])
     assert context.owner == f"{socket.gethostname()}:{os.getpid()}"
     assert (context.schedule, context.time_zone, context.next_run_time) == ("0 3 * * *", None, None)
-    assert (context.run_ttl_seconds, context.lease_interval_seconds) == (60.0, 10.0)
+    assert (context.run_ttl_seconds, context.lease_interval_seconds) == (60.0, None)
     assert (context.jitter_max_seconds, context.slot_tolerance_seconds) == (0.0, 5.0)
     assert (context.connect_timeout_seconds, context.kill_grace_seconds) == (10.0, 10.0)
     assert context.lease_loss_policy is LeaseLossPolicy.TERMINATE
@@ -133,9 +140,22 @@ def test_strategies(text: str, strategies: tuple[str, ...]) -> None:
     assert settings(LOCK_STRATEGY=text).strategies == strategies
 
 
-@pytest.mark.parametrize("text", ["schedule,", ",", "both", "schedule lease", "schedule;lease"])
+@pytest.mark.parametrize("text", ["schedule,", ",", "both", "schedule lease", "schedule;lease", "advisory,lease"])
 def test_unknown_strategies(text: str) -> None:
-    assert refusal(LOCK_STRATEGY=text).startswith("LOCK_STRATEGY must be schedule, lease or schedule,lease")
+    assert refusal(LOCK_STRATEGY=text).startswith("LOCK_STRATEGY must be schedule, lease, schedule,lease or advisory")
+
+
+@pytest.mark.parametrize("key", ["job", '["billing", "42"]'])
+def test_an_advisory_lock_has_a_plain_or_a_structured_key(key: str) -> None:
+    found = settings(LOCK_STRATEGY="advisory", LOCK_KEY=key)
+    assert (found.strategies, found.context.lock_key) == (("advisory",), key)
+    assert settings(LOCK_KEY="[1").context.lock_key == "[1", "a key of another strategy is a text"
+
+
+@pytest.mark.parametrize("key", ["[", "[]", '["a", 1]', "[null]", '["a"'])
+def test_a_structured_key_is_an_array_of_strings(key: str) -> None:
+    assert refusal(LOCK_STRATEGY="advisory", LOCK_KEY=key).startswith("LOCK_KEY begins with")
+    assert refusal("--lock-key", key, LOCK_STRATEGY="advisory").startswith("--lock-key begins with")
 
 
 def test_only_the_settings_of_the_strategies_are_read() -> None:
@@ -150,8 +170,10 @@ def test_only_the_settings_of_the_strategies_are_read() -> None:
     [("60", 10.0), ("20", 6.0), ("3", 1.0), ("1", 1.0), ("0.5", 0.5), ("0.1", 0.1), ("2678400", 10.0)],
 )
 def test_the_interval_follows_the_ttl(ttl: str, interval: float) -> None:
-    found = settings(LOCK_STRATEGY="lease", RUN_LOCK_TTL_SECONDS=ttl).context.lease_interval_seconds
-    assert found == pytest.approx(interval)
+    found = settings(LOCK_STRATEGY="lease", RUN_LOCK_TTL_SECONDS=ttl)
+    terms = Request(found.context, found.strategies)._terms
+    assert terms is not None
+    assert terms.interval == pytest.approx(interval)
 
 
 def test_an_interval_above_the_ttl_names_both() -> None:
@@ -390,12 +412,12 @@ def test_an_entry_that_no_program_can_be_given_is_left_out(monkeypatch: pytest.M
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_told(theirs: str, ours: str) -> None:
-    (notice,) = settings(**{theirs: "1"}).notices
-    assert notice == f"{theirs} is no setting of dislock, and {ours}, which is one, is not set"
     (option,) = (each for each in OPTIONS if each.variable == ours)
+    (notice,) = settings(**{**both(option), theirs: "1"}).notices
+    assert notice == f"{theirs} is no setting of dislock, and {ours}, which is one, is not set"
     good, _ = SAMPLES[ours]
-    assert not settings(**{theirs: "1", ours: good}).notices
-    assert not settings(f"{option.option}={good}", **{theirs: "1"}).notices
+    assert not settings(**{**both(option), theirs: "1", ours: good}).notices
+    assert not settings(f"{option.option}={good}", **{**both(option), theirs: "1"}).notices
 
 
 @pytest.mark.parametrize("name", ["LOCK_FILE", "LOCK_TIMEOUT_SECONDS", "LOCK_DIR", "CRON_D", "LOCKED", "CRON"])
@@ -416,3 +438,52 @@ def test_a_missing_setting_is_told_with_what_may_be_a_slip() -> None:
 def test_an_unknown_option_is_repeated_with_its_underscore() -> None:
     with pytest.raises(ConfigurationError, match="unknown option --lock_key;"):
         settings("--lock_key=job")
+
+
+@pytest.mark.parametrize(
+    ("option", "without"),
+    [
+        ("--ttl=5", "the strategy lease"),
+        ("--interval=5", "the strategy lease"),
+        ("--journal-keep-days=5", "a journal (--journal)"),
+    ],
+)
+def test_an_option_without_effect_is_a_notice_and_a_variable_a_hint(option: str, without: str) -> None:
+    name, _, value = option.partition("=")
+    (variable,) = (each.variable for each in OPTIONS if each.option == name)
+    by_option, by_variable = settings(option), settings(**{variable: value})
+    assert by_option.notices == (f"{name} has no effect without {without}",)
+    assert by_option.hints == ()
+    assert by_variable.notices == ()
+    assert by_variable.hints == (f"{variable} has no effect without {without}",)
+
+
+def test_a_schedule_without_its_strategy_has_no_effect() -> None:
+    found = settings("--schedule=@daily", "--time-zone=UTC", LOCK_STRATEGY="lease")
+    assert found.notices == tuple(
+        f"{name} has no effect without the strategy schedule" for name in ("--schedule", "--time-zone")
+    )
+    # The same variables in a crontab are for its other lines.
+    assert settings(LOCK_STRATEGY="lease").notices == ()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--ttl", "DATABASE_URL", "true"],
+        ["--lock-key", "DATABASE_URL", "true"],
+        ["--lock-key", "DATABASE_URL"],
+        ["--schedule", "DATABASE_URL", "/bin/true"],
+    ],
+)
+def test_an_option_that_took_the_urls_variable_is_named(argv: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{argv[0]} took DATABASE_URL for its value: its own was forgotten"):
+        load(argv, ENVIRON)
+
+
+def test_the_journal_is_a_table_of_its_own() -> None:
+    assert settings(LOCK_JOURNAL="a.runs").context.journal_parts == ["a", "runs"]
+    assert settings().context.journal_parts is None
+    assert refusal(LOCK_JOURNAL="key_value") == "LOCK_JOURNAL names the lock table: the journal is a table of its own"
+    assert refusal("--journal=x", "--table=x").startswith("--journal names the lock table")
+    assert "0 to 36500" in refusal(LOCK_JOURNAL_KEEP_DAYS="1.5")

@@ -84,6 +84,10 @@ def test_each_host_is_a_target_of_its_own() -> None:
     assert second.parameters["target_session_attrs"] == "read-write"
 
 
+def test_a_host_that_is_left_out_is_the_default_one() -> None:
+    assert [target["host"] for target in targets("host=,b")] == ["", "b"]
+
+
 def test_one_port_is_for_all_hosts_and_two_are_not_for_three() -> None:
     assert [target["port"] for target in targets("host=a,b port=7")] == ["7", "7"]
     with pytest.raises(ConfigurationError, match="3 hosts"):
@@ -284,11 +288,11 @@ def test_it_is_blotted_out_where_it_stands_for_itself(password: str) -> None:
         ("host=h pasword=x", "malformed, a parameter may have been meant to be password:"),
         (
             "postgresql://u:q8Zk2@h/d?schema=jobs",
-            "malformed, schema is no parameter of libpq: name the schema",
+            "malformed, schema is not a parameter of libpq: name the schema",
         ),
         (
             "postgresql://u:q8Zk2@h/d?sslmode=require&connection_limit=1",
-            "malformed, connection_limit is no parameter of",
+            "malformed, connection_limit is not a parameter of",
         ),
         ("postgresql://u:a/b?q8Zk2=@h/d", "malformed: libpq"),
         ("postgresql://h/d?q8Zk2=1", "malformed: libpq"),
@@ -304,6 +308,6 @@ def test_a_malformed_string_is_told_by_its_usual_cause(url: str, words: str) -> 
 
 @pytest.mark.parametrize("name", ["connect_timeout", "keepalives", "keepalives_idle", "tcp_user_timeout"])
 def test_a_number_that_is_none_is_named(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^the database URL has a {name} that is no whole number$"):
+    with pytest.raises(ConfigurationError, match=f"^the database URL has a {name} that is not a whole number$"):
         Database(f"host=h {name}=abc", "x")
     assert Database(f"host=h {name}=1", "x").targets[0].parameters[name] == "1"

@@ -1,0 +1,123 @@
+"""Every command of the operator, once: its option, what it takes, and the options that only it reads.
+
+The parser and ``--help`` derive from ``ACTIONS`` and ``MODIFIERS``. Loaded where an option is not one of a run's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dislock.cli.options import BadValueError, read_lock_key, seconds
+
+
+class Modifier(NamedTuple):
+    """An option that some actions read."""
+
+    option: str
+    metavar: str
+    """What its value is called; empty: it takes none."""
+    help: str
+    read: Callable[[str], object]
+    default: object = None
+    many: bool = False
+    """Whether it may be given several times."""
+
+
+class Action(NamedTuple):
+    """A command of the operator."""
+
+    option: str
+    metavar: str
+    """What its own value is called; empty: it takes none."""
+    help: str
+    modifiers: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ("LOCK_TABLE", "LOCK_JOURNAL", "LOCK_CONNECT_TIMEOUT_SECONDS")
+    """The settings that it reads beside the URL's variable."""
+    needs_journal: bool = False
+    opens: bool = True
+    """Whether it needs a database, and so the variable with its URL."""
+    command: bool = False
+    """Whether the command of a run may follow the variable."""
+
+
+def _flag(_: str) -> bool:
+    return True
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
+            raise BadValueError(f"must be a whole number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+MODIFIERS = (
+    Modifier("--json", "", "JSON instead of a table.", _flag, default=False),
+    Modifier("--limit", "N", "How many runs to list.", _whole(1, 1_000_000), 20),
+    Modifier("--late", "SECONDS", "How long after its time a tick is overdue.", seconds(), 300.0),
+    Modifier("--expect", "KEY", "A key that may never have run; can be given several times.", read_lock_key, many=True),
+    Modifier("--days", "N", "How many days the timeline shows.", _whole(1, 366), 1),
+    Modifier("--slot", "", "Free the tick alone, to run a failed job again.", _flag, default=False),
+    Modifier("--force", "", "Do not ask.", _flag, default=False),
+)
+
+_KEY = "--lock-key"
+ACTIONS = (
+    Action(
+        "--schema",
+        "",
+        "Print the SQL that creates the lock table, and the journal if one is named, with the privileges of a role "
+        "that can do no more. Opens nothing.",
+        settings=("LOCK_TABLE", "LOCK_JOURNAL"),
+        opens=False,
+    ),
+    Action("--init", "", "Create the lock table, and the journal if one is named, where they are missing."),
+    Action(
+        "--check",
+        "",
+        "Do everything but lock and run: show each setting and where it came from, the server, the tables, the "
+        "clocks, and the next five ticks. Exit code 0, 1 or 2, as a run would end before its command.",
+        settings=(),
+        command=True,
+    ),
+    Action("--status", "", "List the locks: who holds what, and until when.", ("--json", _KEY)),
+    Action("--runs", "", "List the runs, newest first.", ("--json", "--limit", _KEY), needs_journal=True),
+    Action(
+        "--overdue",
+        "",
+        "Say which jobs are not well, as a Nagios plugin: exit code 0 (well), 1 (warning), 2 (missed, failed or died) "
+        "or 3 (cannot say).",
+        ("--json", "--late", "--expect", _KEY),
+        needs_journal=True,
+    ),
+    Action("--metrics", "", "Print the same in the text format of Prometheus.", ("--late", _KEY), needs_journal=True),
+    Action(
+        "--timeline", "", "Print an HTML page with a bar for each run.", ("--days", "--late", _KEY), needs_journal=True
+    ),
+    Action(
+        "--release",
+        "KEY",
+        "Free the locks of a key by force. Asks on a terminal; elsewhere it needs --force.",
+        ("--slot", "--force"),
+    ),
+    Action(
+        "--forget",
+        "KEY",
+        "Delete the runs of a job that was retired, and its locks that nobody holds. Asks as --release does.",
+        ("--force",),
+    ),
+)
+
+
+def find_action(name: str) -> Action | None:
+    """The action of that option."""
+    return next((action for action in ACTIONS if action.option == name), None)
+
+
+def find_modifier(name: str) -> Modifier | None:
+    """The modifier of that option."""
+    return next((modifier for modifier in MODIFIERS if modifier.option == name), None)

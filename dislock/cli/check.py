@@ -1,0 +1,191 @@
+"""``--check``: everything that a run looks at, shown, without a lock and without the command."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from textwrap import wrap
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from dislock.cli.asking import DONE, FAILURE, USAGE, emit, question
+from dislock.cli.output import complain, one_line
+from dislock.cli.schema import differences, missing_rights, readable
+from dislock.cli.settings import Operation, Settings
+from dislock.cli.tables import table
+from dislock.drivers.questions import Questions
+from dislock.errors import ConfigurationError
+from dislock.protocol.records import (
+    CREATE_LOCKS,
+    GRANT_JOURNAL,
+    GRANT_LOCKS,
+    JOURNAL_COLUMNS,
+    LOCK_COLUMNS,
+    CommandRow,
+    CommandsOfKey,
+    Form,
+    Server,
+    ServerRow,
+    quoted,
+)
+from dislock.protocol.schedule import Schedule
+from dislock.protocol.statements import to_moment
+from dislock.protocol.zones import find_zone
+
+#: How many of the coming ticks are shown.
+TICKS = 5
+#: Clocks that are kept in time differ by less, in seconds.
+CLOCK_NOISE = 0.1
+
+
+class Seen(NamedTuple):
+    """What the database says."""
+
+    server: ServerRow
+    target: str
+    offset: float
+    """By how many seconds this host's clock is ahead of the database's."""
+    round_trip: float
+    tables: list[tuple[str, str]]
+    """Each table, and what keeps a run from using it; "" if nothing does."""
+    commands: list[CommandRow]
+
+
+def check(asked: Operation) -> int:
+    """Prints all of it and returns the exit code with which a run would end before its command."""
+    settings = asked.settings
+    assert settings is not None
+    seen = question(asked, lambda ask: _look(ask, settings))
+    wrong, doubts = [text for _, text in seen.tables if text], [*settings.notices]
+    lines = ["Settings", *_indented(table(("NAME", "VALUE", "FROM"), asked.origins))]
+    lines += ["", "Server", *_indented(_server(seen))]
+    if settings.command:
+        found = shutil.which(settings.command[0])
+        lines += ["", "Command", f"  {found or one_line(settings.command[0]) + ' (not found)'}"]
+        if not found:
+            wrong.append("the command was not found; cron's PATH is short")
+    if settings.context.schedule is not None:
+        try:
+            ticks, more = _ticks(settings, seen.server)
+        except ConfigurationError as error:
+            wrong.append(str(error))
+        else:
+            lines += ["", "Schedule", *_indented(ticks)]
+            doubts += more
+    doubts += _doubts(seen, settings)
+    passing = not wrong
+    if seen.server.standby or seen.server.read_only:
+        wrong.append("the server is read-only: name all hosts, with target_session_attrs=read-write")
+    for title, texts in (("Doubtful", doubts), ("Wrong", wrong)):
+        if texts:
+            lines += ["", title]
+            for text in texts:
+                lines += wrap(one_line(text), 79, initial_indent="  - ", subsequent_indent="    ")
+    if emit("\n".join(lines) + "\n") != DONE:
+        return FAILURE
+    if not wrong:
+        return DONE
+    complain(f"a run would not start: {wrong[0]}")
+    # As a run: a standby may be promoted a moment later, all else stays as it is.
+    return FAILURE if passing else USAGE
+
+
+def _look(ask: Questions, settings: Settings) -> Seen:
+    sent, wall = time.monotonic(), time.time()
+    server: ServerRow = ask.ask(Server())[0]
+    took = time.monotonic() - sent
+    context = settings.context
+    tables = [(f"lock table {readable(context.table_parts)}", _table(ask, context.table_parts, journal=False))]
+    commands: list[CommandRow] = []
+    if context.journal_parts:
+        trouble = _table(ask, context.journal_parts, journal=True)
+        tables.append((f"journal {readable(context.journal_parts)}", trouble))
+        if not trouble:
+            commands = ask.ask(CommandsOfKey(context.lock_key))
+    return Seen(server, ask.target, wall + took / 2 - server.now / 1_000_000, took, tables, commands)
+
+
+def _table(ask: Questions, parts: Sequence[str], *, journal: bool) -> str:
+    """What keeps a run from using the table; "" if nothing does."""
+    name = readable(parts)
+    columns, needed = (JOURNAL_COLUMNS, GRANT_JOURNAL) if journal else (LOCK_COLUMNS, GRANT_LOCKS)
+    if not ask.ask(Form(quoted(parts))):
+        how = "--init creates it" if journal else f"--init creates it, or {' '.join(CREATE_LOCKS.split())}"
+        return f"the table {name} does not exist in this database: {how.replace('{table}', name)}"
+    if problems := differences(ask, parts, columns):
+        return f"the table {name} has another form: {'; '.join(problems)}"
+    if rights := missing_rights(ask, parts, needed):
+        return f"this role may not use the table {name}: GRANT {', '.join(rights)} ON {name} TO it"
+    return ""
+
+
+def _server(seen: Seen) -> str:
+    server = seen.server
+    direction = "ahead of" if seen.offset > 0 else "behind"
+    rows = [
+        ("host", seen.target),
+        ("version", f"PostgreSQL {server.version}"),
+        ("database", server.database),
+        ("role", server.role),
+        ("zone", server.zone),
+        ("clock", f"this host is {abs(seen.offset):.3f} s {direction} it (round trip {seen.round_trip:.3f} s)"),
+        *((name, text or "can be used") for name, text in seen.tables),
+    ]
+    return table(("", ""), rows).lstrip("\n")
+
+
+def _ticks(settings: Settings, server: ServerRow) -> tuple[str, list[str]]:
+    context = settings.context
+    assert context.schedule is not None
+    schedule = Schedule(context.schedule, context.time_zone)
+    zone = find_zone(context.time_zone or server.zone)
+    now = to_moment(server.now)
+    assert now is not None
+    slot = schedule.slot(now, session_zone=server.zone, tolerance=context.slot_tolerance_seconds)
+    rows = [("this slot began", *_both(slot.tick, zone)), ("and lasts until", *_both(slot.expires, zone))]
+    moment: datetime | None = slot.expires
+    for number in range(1, TICKS + 1):
+        if moment is None:
+            break
+        rows.append((f"next tick {number}", *_both(moment, zone)))
+        moment = schedule.next_tick(moment, session_zone=server.zone)
+    doubts = []
+    if context.time_zone is None:
+        doubts.append(
+            f"no zone is given, so that of the database session ({server.zone}) is used: name the one in which cron "
+            "fires in CRON_TZ or --time-zone"
+        )
+    tolerance = schedule.tolerance(now, session_zone=server.zone, tolerance=context.slot_tolerance_seconds)
+    if tolerance < context.slot_tolerance_seconds:
+        doubts.append(
+            f"the slot tolerance of {context.slot_tolerance_seconds:g} s is cut to {tolerance:g} s, half of the gap "
+            "between two ticks"
+        )
+    # In UTC too, which is what logs and other hosts speak.
+    if zone.key == "UTC":
+        return table(("", "UTC"), [row[:2] for row in rows]), doubts
+    return table(("", zone.key, "UTC"), rows), doubts
+
+
+def _both(moment: datetime | None, zone: ZoneInfo) -> tuple[str, str]:
+    if moment is None:
+        return "never", "never"
+    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}", f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
+
+
+def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
+    noise = max(settings.context.slot_tolerance_seconds / 2, CLOCK_NOISE)
+    if settings.context.schedule is not None and abs(seen.offset) - seen.round_trip / 2 > noise:
+        yield "the clocks of this host and of the database differ: a start can count for the wrong tick"
+    programs = {row.command for row in seen.commands if row.command}
+    if len(programs) > 1:
+        yield (
+            f"two or more commands ran under this key: {', '.join(sorted(programs))}; each keeps the others from "
+            "running, unless the key was meant for all of them"
+        )
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}".rstrip() for line in text.splitlines()]
