@@ -51,7 +51,8 @@ class Group:
     def __init__(self, database: Database, table: list[str]) -> None:
         senses = Senses(clock, time.time, random.random, report)
         self.hub = Hub(tuple(target.name for target in database.targets), senses, self)
-        self._drivers = {line: aio.Tasks(database, table) for line in (self.hub.main, self.hub.side)}
+        self._make_driver = partial(aio.Tasks, database, table)
+        self._drivers: dict[Line, aio.Tasks] = {}
         self._leaves: dict[Line, aio.Leave] = {}
         self._tasks: dict[Line, asyncio.Task[None]] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -62,7 +63,8 @@ class Group:
             # A loop that goes on in a forked child is a copy: the connections and the leases are the parent's.
             return
         leave = self._leaves[line] = aio.Leave()
-        task = asyncio.get_running_loop().create_task(self._drivers[line].run(line.serve(), leave))
+        driver = self._drivers.setdefault(line, self._make_driver())
+        task = asyncio.get_running_loop().create_task(driver.run(line.serve(), leave))
         self._tasks[line] = task
         task.add_done_callback(partial(self._ended, line))
 
@@ -90,6 +92,8 @@ class Group:
             del self._tasks[line]
         error = None if task.cancelled() else task.exception()
         self.hub.stopped(line, error)
+        if line not in self.hub.lines:
+            del self._drivers[line], self._leaves[line]
 
 
 # In an event loop of the program's own
