@@ -26,7 +26,7 @@ from pyz_tools import HERE, ROOT, pip
 MODULES = ("place", "start", "unpack", "ahead", "tidy", "script")
 # Files of an installation that say how this machine made it, or that nothing in the archive reads.
 LEFT_OUT = re.compile(
-    r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
+    r"^share/|(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
 )
 # Most runs import neither, so they stay packed.
 LATER = {"sqlalchemy": ("sqlalchemy/", "sqlalchemy-"), "tzdata": ("tzdata/", "tzdata-")}

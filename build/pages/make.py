@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +22,8 @@ LOCK = HERE / "pages.lock"
 SITE = ROOT / "dist" / "docs"
 #: What the site is made from, where it stands in the repository, so that links between the files stay true.
 SOURCES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "docs", "examples")
+API = "docs/api.md"
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
 
 def main() -> None:
@@ -33,17 +38,17 @@ def main() -> None:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         python = tools()
         _gather(CACHE / "site-source")
+        config = CACHE / "site.yml"
+        # JSON is YAML, too.
+        places = {"docs_dir": str(CACHE / "site-source"), "site_dir": str(SITE), "nav": navigation()}
+        added = "".join(f"{key}: {json.dumps(value)}\n" for key, value in places.items())
+        config.write_text((HERE / "mkdocs.yml").read_text() + added)
         # The documented packages are read from the checkout; nothing of this account's Python gets in.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         # What Material prints about itself is no news about these documents.
         environment |= {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [str(python), "-m", "mkdocs", "build", "--strict", "--quiet", "--clean"]
-        done = subprocess.run(
-            [*command, "--config-file", str(HERE / "mkdocs.yml"), "--site-dir", str(SITE)],
-            check=False,
-            env=environment,
-            cwd=ROOT,
-        )
+        done = subprocess.run([*command, "--config-file", str(config)], check=False, env=environment, cwd=ROOT)
     if done.returncode:
         sys.exit(done.returncode)
     print(f"{SITE.relative_to(ROOT)}/index.html")
@@ -69,11 +74,65 @@ def _run(command: list[str]) -> None:
 
 
 def _gather(folder: Path) -> None:
+    """Copies the documents; a link to what is not among them becomes plain text."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.1"))
         else:
             shutil.copy2(source, folder / name)
+    (folder / API).write_text(api())
+    for document in folder.rglob("*.md"):
+        document.write_text(_LINK.sub(lambda link: _kept(document, link), document.read_text()))
+
+
+def _kept(document: Path, link: re.Match[str]) -> str:
+    target = link[2].partition("#")[0]
+    here = not target or "://" in target or target.startswith("mailto:") or (document.parent / target).is_file()
+    return link[0] if here else link[1]
+
+
+def navigation() -> list[dict[str, list[dict[str, str]]]]:
+    """The pages in the order and under the headings of the README's list."""
+    listed = (ROOT / "README.md").read_text().partition("## All pages\n")[2]
+    found: list[dict[str, list[dict[str, str]]]] = [{"dislock": [{"README": "README.md"}]}]
+    for title, links in re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=\n- |\n\n)", listed, re.MULTILINE | re.DOTALL):
+        pages = [{text[0].upper() + text[1:]: target} for text, target in _LINK.findall(links)]
+        found.append({title: [*pages, {"Names and docstrings": API}] if title == "Reference" else pages})
+    return found
+
+
+def api() -> str:
+    """A page with every public name, which mkdocstrings fills from the docstrings."""
+    lines = ["# Names and docstrings"]
+    for package in ("dislock", "pg_advisory_lock"):
+        homes = _homes(ROOT / package / "__init__.py")
+        lines += ["", f"## {package}"]
+        lines += [f"\n::: {homes[name]}.{name}" for name in sorted(homes, key=str.lower)]
+        lines += ["", f"## {package}.aio"]
+        lines += [f"\n::: {package}.aio.{name}" for name in sorted(_public(ROOT / package / "aio.py"), key=str.lower)]
+    return "\n".join(lines) + "\n"
+
+
+def _homes(module: Path) -> dict[str, str]:
+    """The module that each public name of a package comes from."""
+    public = _public(module)
+    return {
+        name.name: node.module
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in node.names
+        if name.name in public and name.name != "__version__"
+    }
+
+
+def _public(module: Path) -> list[str]:
+    """The names in ``__all__``, or the classes of a module that has none."""
+    body = ast.parse(module.read_text()).body
+    for node in body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    return [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
