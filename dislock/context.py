@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
+from typing import Literal
 
 from dislock.errors import ConfigurationError
 
@@ -22,6 +23,10 @@ SHORTEST_TTL_SECONDS = 0.1
 SHORTEST_INTERVAL_SECONDS = 0.01
 SCHEDULE_PREFIX = "cronjob-lock:schedule:"
 LEASE_PREFIX = "cronjob-lock:lease:"
+#: Why a slot that is consumed by success cannot do with one of them: the end of a sentence about the setting.
+NEEDS_BOTH = (
+    "needs the strategies schedule and lease: the lease keeps runs of one tick apart until one of them has succeeded"
+)
 
 
 class LeaseLossPolicy(str, Enum):
@@ -82,6 +87,10 @@ class LockContext:
     """The journal's table, as ``table_parts``: ``run_with_locks`` and ``with_locks`` record each run in it."""
     journal_keep_days: int = 90
     """How long runs stay in the journal; 0 keeps all."""
+    wait_seconds: float = 0.0
+    """How long to wait for a lease that somebody else holds. A slot is never waited for."""
+    slot_consumed_by: Literal["start", "success"] = "start"
+    """What closes a tick: the start of a run, or only its success. ``success`` needs both strategies."""
 
     def __post_init__(self) -> None:
         for name in ("url", "lock_key", "owner"):
@@ -91,7 +100,7 @@ class LockContext:
         self._check_tables()
         for name in ("run_ttl_seconds", "lease_interval_seconds"):
             _check_seconds(name, getattr(self, name), optional=True)
-        for name in ("jitter_max_seconds", "slot_tolerance_seconds", "kill_grace_seconds"):
+        for name in ("jitter_max_seconds", "slot_tolerance_seconds", "kill_grace_seconds", "wait_seconds"):
             _check_seconds(name, getattr(self, name), zero=True)
         _check_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
         ttl, interval = self.run_ttl_seconds, self.lease_interval_seconds
@@ -111,6 +120,7 @@ class LockContext:
             if getattr(self, name) is not None:
                 _check_text(name, getattr(self, name))
         object.__setattr__(self, "lease_loss_policy", LeaseLossPolicy.parse(self.lease_loss_policy))
+        object.__setattr__(self, "slot_consumed_by", _check_consumed(self.slot_consumed_by))
 
     def _check_tables(self) -> None:
         for name in ("table_parts", "journal_parts"):
@@ -134,6 +144,13 @@ class LockContext:
     def lease_key(self) -> str:
         """The full row key of the lease."""
         return LEASE_PREFIX + self.lock_key
+
+
+def _check_consumed(value: object) -> str:
+    word = value.strip().lower() if isinstance(value, str) else value
+    if word not in ("start", "success"):
+        raise ConfigurationError(f"slot_consumed_by must be start or success, not {value!r}")
+    return str(word)
 
 
 def _check_text(name: str, value: object) -> None:

@@ -93,7 +93,7 @@ class Holding:
         if self._stop_keeping():
             self._driver.run(self.acquisition.release(started=started, succeeded=succeeded))
         else:
-            self.acquisition.fail("its renewal could not be stopped")
+            self.acquisition.fail("its renewal could not be stopped", succeeded=succeeded)
         if self._interrupt is not None:
             raise self._interrupt
         return self.loss

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dislock.context import LeaseLossPolicy, LockContext
+from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext
 from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, DislockError
 from dislock.events import report
@@ -62,6 +62,8 @@ class Request:
             if context.schedule is None:
                 raise ConfigurationError("the strategy schedule needs next_run_time or schedule")
             self._schedule = Schedule(context.schedule, context.time_zone)
+        if context.slot_consumed_by == "success" and self.strategies != STRATEGIES:
+            raise ConfigurationError(f"slot_consumed_by success {NEEDS_BOTH}")
         self._terms = self._make_terms() if "lease" in self.strategies else None
         # psycopg is loaded only for settings that are right so far.
         from dislock.drivers.targets import Database
@@ -90,7 +92,8 @@ class Request:
         if "schedule" in self.strategies:
             moment = context.next_run_time
             given = None if moment is None else Slot(None, moment.astimezone(timezone.utc), None)
-            slot = SlotPlan(context.schedule_key, given, self._schedule, context.slot_tolerance_seconds)
+            by_success = context.slot_consumed_by == "success"
+            slot = SlotPlan(context.schedule_key, given, self._schedule, context.slot_tolerance_seconds, by_success)
         plan = Plan(
             targets=tuple(target.name for target in self.database.targets),
             owner=context.owner,
@@ -99,6 +102,7 @@ class Request:
             delay=self._delay(),
             slot=slot,
             lease=self._terms,
+            wait=context.wait_seconds,
             supervised=self._supervised,
             continues=self.continues,
         )

@@ -1,18 +1,27 @@
-"""Transaction-scoped PostgreSQL advisory locks for SQLAlchemy; the asyncio half is ``pg_advisory_lock.aio``."""
+"""Transaction-scoped PostgreSQL advisory locks for SQLAlchemy; the asyncio half is ``pg_advisory_lock.aio``.
+
+Importing this package, ``pg_advisory_lock.keys`` or ``pg_advisory_lock.errors`` does not load SQLAlchemy.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
 
-from pg_advisory_lock.errors import (
-    LockHolder,
-    PgAdvisoryLockError,
-    PgAdvisoryLockLost,
-    PgAdvisoryLockNotAcquired,
-    PgAdvisoryLockTimeout,
-    PgAdvisoryLockWarning,
-)
-from pg_advisory_lock.keys import advisory_key
+from pg_advisory_lock._twin import warn_of_twin
+
+# The one in typing costs a program that needs only a key more than the key does.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pg_advisory_lock.errors import (
+        LockHolder,
+        PgAdvisoryLockError,
+        PgAdvisoryLockLost,
+        PgAdvisoryLockNotAcquired,
+        PgAdvisoryLockTimeout,
+        PgAdvisoryLockWarning,
+    )
+    from pg_advisory_lock.keys import advisory_key
+    from pg_advisory_lock.locker import PgAdvisoryLock
 
 __all__ = [
     "LockHolder",
@@ -25,14 +34,19 @@ __all__ = [
     "advisory_key",
 ]
 
-if TYPE_CHECKING:
-    from pg_advisory_lock.locker import PgAdvisoryLock
-else:
+warn_of_twin(__path__[0])
 
-    def __getattr__(name: str) -> object:
-        # Late, so that whoever needs only the key (`pg_advisory_lock.keys`) does not pay for, or need, SQLAlchemy.
-        if name == "PgAdvisoryLock":
-            from pg_advisory_lock.locker import PgAdvisoryLock
+# Where each name lives; the rest are in errors. No module is loaded before one of its names is used (PEP 562).
+_HOMES = {"PgAdvisoryLock": "locker", "advisory_key": "keys"}
 
-            return PgAdvisoryLock
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Every rule of taking a lock, of checking it and of telling who has it: once, for the sync and the async class.
+"""Every rule of taking a lock and of checking it: once, for the sync and the async class.
 
 All of it works on SQLAlchemy's synchronous objects. The asynchronous ones are shells around these, and their
 ``run_sync`` carries the functions below into the event loop.
@@ -6,37 +6,29 @@ All of it works on SQLAlchemy's synchronous objects. The asynchronous ones are s
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Row, TextClause
+from sqlalchemy import Connection, Row
 from sqlalchemy.engine import RootTransaction
-from sqlalchemy.exc import SQLAlchemyError
 
 from pg_advisory_lock import statements
-from pg_advisory_lock.errors import (
-    LockHolder,
-    PgAdvisoryLockError,
-    PgAdvisoryLockLost,
-    PgAdvisoryLockNotAcquired,
-    PgAdvisoryLockTimeout,
-    describe,
-)
+from pg_advisory_lock.cautions import Place, warn_if_in_savepoint, warn_if_several_connections
+from pg_advisory_lock.diagnosis import holders_of, refusal
+from pg_advisory_lock.errors import LockHolder, PgAdvisoryLockError, PgAdvisoryLockLost
+from pg_advisory_lock.execution import ask, is_from_elsewhere, release, savepoint, text_of, undo
 from pg_advisory_lock.handles import Target, connection_of, flush, guarding_connection_of
 from pg_advisory_lock.identity import LockIdentity
 from pg_advisory_lock.keys import is_truly
-from pg_advisory_lock.savepoints import Place, Surroundings, warn_if_in_savepoint
-from pg_advisory_lock.sqlstate import LOCK_NOT_AVAILABLE, causes, sqlstate
-from pg_advisory_lock.transactions import (
-    is_prepared,
-    may_be_half_said,
-    no_transaction,
-    open_transaction,
-    server_is_idle,
-)
+from pg_advisory_lock.sqlstate import LOCK_NOT_AVAILABLE, ends_connection, sqlstate
+from pg_advisory_lock.transactions import is_prepared, no_transaction, open_transaction, server_is_idle
 
 #: lock_timeout is a 32-bit number of milliseconds in PostgreSQL.
 LONGEST_TIMEOUT_IN_MS = 2**31 - 1
+
+#: Never the same number twice in one process, so never twice in one transaction.
+_TURNS = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -45,9 +37,10 @@ class Grip:
 
     connection: Connection
     transaction: RootTransaction
-    surroundings: Surroundings
     pid: int
     began: int
+    mark: int | None
+    """What ``held()`` left in the transaction by the statement that took the lock; ``lock()`` leaves nothing."""
 
 
 def checked_timeout(timeout_in_ms: int) -> int:
@@ -63,10 +56,10 @@ def checked_timeout(timeout_in_ms: int) -> int:
 def acquire_now(target: Target, lock: LockIdentity, place: Place) -> bool:
     """``lock_immediate()``: True, or on contention False or ``PgAdvisoryLockNotAcquired``."""
     connection = _prepare(target, place)
-    if _try(connection, lock) is not None:
+    if _try(connection, lock, next(_TURNS), marked=False) is not None:
         return True
     if lock.raise_on_failure:
-        raise _not_acquired(connection, lock, None)
+        raise refusal(connection, lock, None)
     return False
 
 
@@ -77,36 +70,42 @@ def acquire(target: Target, lock: LockIdentity, timeout: int, place: Place) -> b
     if isinstance(grip, Grip):
         return True
     if lock.raise_on_failure:
-        raise _not_acquired(connection, lock, timeout) from grip
+        raise refusal(connection, lock, timeout) from grip
     return False
 
 
 def take_hold(target: Target, lock: LockIdentity, timeout: int, place: Place) -> Grip:
     """The beginning of ``held()``: raises on contention even in boolean mode, because a block cannot be skipped."""
     connection = _prepare(target, place)
-    grip = _try_then_wait(connection, lock, timeout)
+    grip = _try_then_wait(connection, lock, timeout, marked=True)
     if isinstance(grip, Grip):
         return grip
-    raise _not_acquired(connection, lock, timeout) from grip
+    raise refusal(connection, lock, timeout) from grip
 
 
-def check_hold(_target: Target, lock: LockIdentity, grip: Grip) -> None:
-    """The end of ``held()``: raises ``PgAdvisoryLockLost`` unless the transaction that took the lock still has it.
-
-    The first argument is there because ``run_sync`` gives it; the grip remembers the connection.
-    """
+def check_hold(target: Target, lock: LockIdentity, grip: Grip, place: Place) -> None:
+    """The end of ``held()``: raises ``PgAdvisoryLockLost`` unless the transaction that took the lock still has it."""
     if is_prepared(grip.transaction):
         raise PgAdvisoryLockLost(
-            f"whether {lock} is held at the end of the block cannot be told: its transaction was prepared inside;"
-            " call prepare() after the block"
+            f"{lock} cannot be checked at the end of the block: its transaction was prepared inside; call prepare()"
+            " after the block"
         )
-    if why := _why_lost(lock, grip):
-        raise PgAdvisoryLockLost(f"{lock} is no longer held at the end of the block: {why}")
+    try:
+        why = _why_lost(grip)
+    except Exception as error:
+        lost = grip.connection.invalidated or ends_connection(error)
+        if not lost or is_from_elsewhere(grip.connection, error):
+            raise
+        raise _lost(lock, "its connection was lost") from error
+    if why:
+        raise _lost(lock, why)
+    # Those that the block opened; it may have begun with one.
+    warn_if_several_connections(target, place)
 
 
 def list_holders(target: Target, lock: LockIdentity) -> list[LockHolder]:
     """``holders()``."""
-    return _holders(connection_of(target), lock)
+    return holders_of(connection_of(target), lock)
 
 
 def _prepare(target: Target, place: Place) -> Connection:
@@ -114,68 +113,83 @@ def _prepare(target: Target, place: Place) -> Connection:
     connection = guarding_connection_of(target)
     warn_if_in_savepoint(target, connection, place)
     flush(target)
+    warn_if_several_connections(target, place)
     return connection
 
 
-def _try_then_wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | BaseException | None:
+def _try_then_wait(
+    connection: Connection, lock: LockIdentity, timeout: int, *, marked: bool = False
+) -> Grip | BaseException | None:
     """The lock; or what ended the wait for it; or None when there was no time to wait.
 
     The first try cannot overtake those who wait already: PostgreSQL refuses ``pg_try_advisory_xact_lock`` whenever the
     wanted mode conflicts with a holder *or with anybody in the queue*, and on release it hands the lock to the head of
     the queue before anybody else can see it free (``LockAcquireExtended`` and ``ProcLockWakeup`` in the server).
     """
-    return _try(connection, lock) or (_wait(connection, lock, timeout) if timeout else None)
+    turn = next(_TURNS)
+    return _try(connection, lock, turn, marked) or (_wait(connection, lock, timeout, turn, marked) if timeout else None)
 
 
-def _try(connection: Connection, lock: LockIdentity) -> Grip | None:
-    row = _ask(connection, statements.try_lock(lock.shared), key=lock.lock_key).one()
+def _try(connection: Connection, lock: LockIdentity, turn: int, marked: bool) -> Grip | None:
+    row = ask(connection, statements.try_lock(lock.shared, marked), key=lock.lock_key, turn=turn).one()
     transaction = open_transaction(connection)
-    return _grip(connection, transaction, lock, row) if row.taken else None
+    if row.standby:
+        raise PgAdvisoryLockError(
+            "the server is a standby (in recovery): a lock there excludes nobody who locks on the primary, where the"
+            " writes go; lock on a connection to the primary"
+        )
+    return _grip(connection, transaction, row, turn if marked else None) if row.taken else None
 
 
-def _grip(connection: Connection, transaction: RootTransaction, lock: LockIdentity, row: Row[Any]) -> Grip:
+def _grip(connection: Connection, transaction: RootTransaction, row: Row[Any], mark: int | None) -> Grip:
     """What was taken, or ``PgAdvisoryLockError`` when it was taken in a transaction of the statement's own."""
-    grip = Grip(connection, transaction, Surroundings(connection), row.pid, row.began)
+    grip = Grip(connection, transaction, row.pid, row.began, mark)
     # With a driver that does not tell, a round trip more: then the server has to.
-    if server_is_idle(connection) is None and _why_lost(lock, grip):
+    if server_is_idle(connection) is None and _why_lost(grip):
         raise no_transaction()
     return grip
 
 
-def _why_lost(lock: LockIdentity, grip: Grip) -> str | None:
+def _why_lost(grip: Grip) -> str | None:
     """None while the transaction of the grip has the lock.
 
+    A lock of a transaction goes only with the transaction, or with a rollback to a savepoint around its acquisition,
+    which takes the mark back too. So the transaction and the mark prove the lock, by a statement that costs no more
+    than the shortest. To look for the lock itself would mean to read the whole lock table of the server (pg_locks).
+
     SQLAlchemy is asked first, because after a commit there may be no connection left to ask. The server is asked as
-    well: SQLAlchemy does not know of a COMMIT sent as text, nor of locks that went with a savepoint.
+    well: SQLAlchemy does not know of a COMMIT or a ROLLBACK TO SAVEPOINT sent as text.
     """
     if grip.connection.invalidated:
         return "its connection was lost"
     if not grip.transaction.is_active or server_is_idle(grip.connection):
         return "its transaction ended"
-    if grip.surroundings.broken:
-        return "a savepoint around it was rolled back"
-    mode = statements.SHARED_MODE if lock.shared else statements.EXCLUSIVE_MODE
-    row = _ask(grip.connection, statements.STILL_HELD, key=lock.lock_key, mode=mode).one()
+    row = ask(grip.connection, statements.MARKS).one()
     if (row.pid, row.began) != (grip.pid, grip.began):
         return "its transaction ended, and another one is open now"
-    return None if row.held else "a savepoint around it was rolled back"
+    if grip.mark is None or str(grip.mark) in text_of(row.marks or "").split():
+        return None
+    return "a savepoint around it was rolled back"
 
 
-def _wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | BaseException:
+def _lost(lock: LockIdentity, why: str) -> PgAdvisoryLockLost:
+    return PgAdvisoryLockLost(f"{lock} is no longer held at the end of the block: {why}")
+
+
+def _wait(connection: Connection, lock: LockIdentity, timeout: int, turn: int, marked: bool) -> Grip | BaseException:
     """The lock; or the error that says that the time is over. Any other error is raised.
 
-    After any error that leaves the connection alive, the rollback to the savepoint has made the transaction usable
-    again and given the caller's ``lock_timeout`` back.
+    The mark was left by the try before. After any error that leaves the connection alive, the transaction is usable
+    again and the caller's ``lock_timeout`` as it was.
     """
-    # A savepoint of the connection, not of the session: it leaves the session's objects as they are.
-    savepoint = connection.begin_nested()
+    savepoint(connection)
     try:
-        row = _ask(connection, statements.wait_lock(lock.shared), key=lock.lock_key, timeout=str(timeout)).one()
+        row = ask(connection, statements.wait_lock(lock.shared), key=lock.lock_key, timeout=timeout, turn=turn).one()
     except BaseException as error:
         # The statement runs under no lock_timeout but ours, so this state says that ours ran out.
         contention = isinstance(error, Exception) and sqlstate(error) == LOCK_NOT_AVAILABLE
         try:
-            savepoint.rollback()
+            undo(connection)
         except Exception:
             # The connection died in between. Then the transaction is gone: it is not contention, and what the server
             # said before, if it was something else, is the better answer.
@@ -184,66 +198,5 @@ def _wait(connection: Connection, lock: LockIdentity, timeout: int) -> Grip | Ba
         if not contention:
             raise
         return error
-    savepoint.commit()
-    return _grip(connection, open_transaction(connection), lock, row)
-
-
-def _ask(connection: Connection, statement: TextClause, **parameters: object) -> CursorResult[Any]:
-    # Where the connection streams its results, the lock would be taken in a cursor, by three round trips.
-    options = {"stream_results": False, "yield_per": None}
-    try:
-        return connection.execute(statement, parameters, execution_options=options)
-    except Exception as error:
-        # As SQLAlchemy does for KeyboardInterrupt: the next answer could be the one to this statement.
-        if _is_from_elsewhere(connection, error) and may_be_half_said(connection):
-            connection.invalidate(error)
-        raise
-
-
-def _is_from_elsewhere(connection: Connection, error: Exception) -> bool:
-    """Whether it is neither the database's nor SQLAlchemy's: a signal handler raised, or an event of the engine."""
-    known = (SQLAlchemyError, connection.dialect.loaded_dbapi.Error)
-    return not any(isinstance(cause, known) for cause in causes(error))
-
-
-def _holders(connection: Connection, lock: LockIdentity, *, others: bool = False) -> list[LockHolder]:
-    rows = _ask(connection, statements.HOLDERS, key=lock.lock_key)
-    return [
-        LockHolder(
-            pid=row.pid,
-            application_name=row.application_name,
-            since=row.since,
-            mode="shared" if row.mode == statements.SHARED_MODE else "exclusive",
-            granted=row.granted,
-        )
-        for row in rows
-        if not (others and row.own)
-    ]
-
-
-def _holders_if_possible(connection: Connection, lock: LockIdentity) -> list[LockHolder]:
-    """Like ``_holders``, but empty when the question fails; the role may not be allowed to read ``pg_locks``."""
-    savepoint = connection.begin_nested()
-    try:
-        # Who holds the shared lock and wants the exclusive one is not in its own way.
-        holders = _holders(connection, lock, others=True)
-    except Exception as error:
-        savepoint.rollback()
-        if _is_from_elsewhere(connection, error):
-            raise
-        # The caller is owed the refusal, whatever became of the question who is in the way.
-        return []
-    savepoint.commit()
-    return holders
-
-
-def _not_acquired(connection: Connection, lock: LockIdentity, timeout: int | None) -> PgAdvisoryLockNotAcquired:
-    holders = _holders_if_possible(connection, lock)
-    waited = "" if timeout is None else f" within {timeout} ms"
-    kind = PgAdvisoryLockNotAcquired if timeout is None else PgAdvisoryLockTimeout
-    return kind(
-        f"{lock} was not acquired{waited}: {describe(holders)}",
-        lock_args=lock.lock_args,
-        lock_key=lock.lock_key,
-        holders=holders,
-    )
+    release(connection)
+    return _grip(connection, open_transaction(connection), row, turn if marked else None)

@@ -12,10 +12,15 @@ from typing import Any, TypeAlias
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
+import pg_advisory_lock
 from pg_advisory_lock import acquisition
+from pg_advisory_lock._twin import warn_of_twin
+from pg_advisory_lock.cautions import Place
 from pg_advisory_lock.errors import LockHolder, PgAdvisoryLockError
 from pg_advisory_lock.identity import LockIdentity
-from pg_advisory_lock.savepoints import Place
+
+# Here too: the package's own __init__ may be the one that was overwritten.
+warn_of_twin(pg_advisory_lock.__path__[0])
 
 AsyncHandle: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
 AsyncTarget: TypeAlias = AsyncSession | AsyncConnection
@@ -51,9 +56,8 @@ class PgAdvisoryLock(LockIdentity):
     @asynccontextmanager
     async def _held(self, target: AsyncTarget, timeout: int, place: Place) -> AsyncIterator[None]:
         grip = await target.run_sync(acquisition.take_hold, self, timeout, place)
-        with grip.surroundings.watched():
-            yield
-        await target.run_sync(acquisition.check_hold, self, grip)
+        yield
+        await target.run_sync(acquisition.check_hold, self, grip, place)
 
 
 def _async_target_of(handle: AsyncHandle) -> AsyncTarget:

@@ -12,7 +12,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class LockHolder:
-    """One server process (or prepared transaction) that holds a lock or waits for it, as ``pg_locks`` saw it."""
+    """One server process (or prepared transaction) that holds a lock or waits for it, at the moment of the question."""
 
     pid: int | None
     """The server process; None for a transaction that was left prepared."""
@@ -40,7 +40,8 @@ class LockHolder:
 class PgAdvisoryLockError(Exception):
     """Base class of all that this package raises on purpose; itself raised for a use that cannot work.
 
-    Errors of the database and the driver are never turned into it.
+    Errors of the database and the driver are never turned into it, but for a connection that the check of ``held()``
+    finds lost.
     """
 
 
@@ -48,7 +49,7 @@ class PgAdvisoryLockNotAcquired(PgAdvisoryLockError):  # noqa: N818 - the name i
     """Somebody else holds the lock, or waits for it ahead of us.
 
     ``holders`` are those others who held the lock or waited for it just after the refusal. It is empty when they were
-    gone by then, and when the role may not read ``pg_locks``.
+    gone by then, and when the question failed: the role may not ask, or somebody has locked a system catalog.
     """
 
     def __init__(
@@ -78,16 +79,18 @@ class PgAdvisoryLockLost(PgAdvisoryLockError):  # noqa: N818 - named like its pr
     The transaction that took the lock was committed, rolled back or lost with its connection inside the block, or a
     savepoint around the acquisition was rolled back. What ran after that ran unguarded, and may be committed already.
     Also raised when the transaction was prepared for a two-phase commit inside: it keeps its locks, but nothing can be
-    asked in it.
+    asked in it. ``__cause__`` is the driver's error where the check itself found the connection lost.
     """
 
 
 class PgAdvisoryLockWarning(UserWarning):
-    """The lock may end earlier than the caller expects."""
+    """The lock may end earlier than the caller expects, or this package may be mixed with another of its name."""
 
 
-def describe(holders: Sequence[LockHolder]) -> str:
-    """Who is in the way, for a message."""
+def describe(holders: Sequence[LockHolder] | None) -> str:
+    """Who is in the way, for a message; None where that could not be asked."""
+    if holders is None:
+        return "who holds it could not be asked"
     if not holders:
         return "nobody is seen holding it any more"
     named = "; ".join(map(str, holders[:_MOST_NAMED]))

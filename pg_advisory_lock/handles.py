@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Dialect
+from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.orm import Session, scoped_session
 
 from pg_advisory_lock.errors import PgAdvisoryLockError
@@ -14,6 +15,9 @@ from pg_advisory_lock.transactions import is_prepared
 Handle: TypeAlias = Session | scoped_session[Any] | Connection
 #: The same, after a ``scoped_session`` was asked for the session of the current scope.
 Target: TypeAlias = Session | Connection
+
+#: They speak PostgreSQL's language; the first has the functions, but they lock nothing, and the second has none.
+_WITHOUT_LOCKS = frozenset({"cockroachdb", "redshift"})
 
 
 def target_of(handle: Handle) -> Target:
@@ -87,5 +91,6 @@ def flush(target: Target) -> None:
 
 
 def _require_postgresql(dialect: Dialect) -> None:
-    if dialect.name != "postgresql":
+    # Not by the name: PostgreSQL with an extension can have a dialect of its own.
+    if not isinstance(dialect, PGDialect) or dialect.name in _WITHOUT_LOCKS:
         raise PgAdvisoryLockError(f"the database is {dialect.name}; advisory locks need PostgreSQL")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pg_advisory_lock.errors import PgAdvisoryLockError
-from pg_advisory_lock.keys import LockArg, is_truly, key_of, normalise
+from pg_advisory_lock.keys import LockArgs, is_truly, key_of, normalise
 
 
 class LockIdentity:
@@ -13,7 +11,7 @@ class LockIdentity:
 
     __slots__ = ("_lock_args", "_lock_key", "_raise_on_failure", "_shared")
 
-    def __init__(self, lock_args: Sequence[LockArg], raise_on_failure: bool = True, *, shared: bool = False) -> None:
+    def __init__(self, lock_args: LockArgs, raise_on_failure: bool = True, *, shared: bool = False) -> None:
         self._lock_args = normalise(lock_args)
         self._lock_key = key_of(self._lock_args)
         self._raise_on_failure = _checked_bool("raise_on_failure", raise_on_failure)

@@ -9,14 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TypeAlias, TypeGuard, TypeVar
+from typing import Protocol, TypeAlias, TypeGuard, TypeVar
 
 from pg_advisory_lock.errors import PgAdvisoryLockError
 
 LockArg: TypeAlias = str | int | uuid.UUID
 _Kind = TypeVar("_Kind")
+
+
+class LockArgs(Protocol):
+    """What type checkers accept as ``lock_args``: a list or tuple of parts, and not a bare string.
+
+    A string is a sequence of strings; ``__contains__`` is what tells it apart. At run time ``normalise`` decides.
+    """
+
+    def __contains__(self, part: object, /) -> bool: ...
+    def __iter__(self) -> Iterator[LockArg]: ...
+    def __reversed__(self) -> Iterator[LockArg]: ...
+    def __len__(self) -> int: ...
+
 
 #: CPython's default limit for turning an int into digits. Fixed here, because a process can change its own limit and
 #: old versions have none, and the same argument must be accepted, or refused, by every process.
@@ -24,7 +37,7 @@ MOST_DIGITS = 4300
 _FIRST_TOO_LONG = 10**MOST_DIGITS
 
 
-def advisory_key(lock_args: Sequence[LockArg]) -> int:
+def advisory_key(lock_args: LockArgs) -> int:
     """The signed 64-bit key of ``lock_args``, as ``PgAdvisoryLock(lock_args).lock_key`` has it.
 
     Raises ``PgAdvisoryLockError`` for arguments that cannot name a lock (see ``normalise``).
@@ -39,7 +52,7 @@ def key_of(names: tuple[str, ...]) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-def normalise(lock_args: Sequence[LockArg]) -> tuple[str, ...]:
+def normalise(lock_args: LockArgs) -> tuple[str, ...]:
     """The components as plain strings; 1 and '1' become the same.
 
     Raises ``PgAdvisoryLockError`` unless ``lock_args`` is a list or tuple with at least one component, each a ``str``,

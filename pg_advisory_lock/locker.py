@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from pg_advisory_lock import acquisition
+from pg_advisory_lock.cautions import Place
 from pg_advisory_lock.errors import LockHolder
 from pg_advisory_lock.handles import Handle, Target, target_of
 from pg_advisory_lock.identity import LockIdentity
-from pg_advisory_lock.savepoints import Place
 
 
 class PgAdvisoryLock(LockIdentity):
@@ -24,10 +24,10 @@ class PgAdvisoryLock(LockIdentity):
     as long as the lock is needed. They raise ``PgAdvisoryLockError`` before any statement where a lock would guard
     nothing: under AUTOCOMMIT, without a transaction where ``autobegin=False`` forbids one, in a transaction that was
     prepared for a two-phase commit, on a database that is not PostgreSQL, and where the session cannot tell its
-    database. They raise it after one statement, with no lock to rely on, where the transaction proves to be none: it
-    was ended by a COMMIT or ROLLBACK sent as text and the driver begins no other, or it is only being begun, in an
-    event of the engine. Errors of the database, the driver and the flush of pending changes, which comes first unless
-    only ``holders()`` are asked for, pass through unchanged.
+    database. They raise it after one statement, with no lock to rely on, on a standby, and where the transaction proves
+    to be none: it was ended by a COMMIT or ROLLBACK sent as text and the driver begins no other, or it is only being
+    begun, in an event of the engine. Errors of the database, the driver and the flush of pending changes, which comes
+    first unless only ``holders()`` are asked for, pass through unchanged.
     """
 
     __slots__ = ()
@@ -40,7 +40,7 @@ class PgAdvisoryLock(LockIdentity):
 
         A free lock costs one round trip, because it is tried for first. That try cannot overtake those who wait
         already: PostgreSQL refuses it also when the lock is only queued for, and on release hands the lock to the head
-        of the queue. A lock that is not free costs three more round trips; an exception also asks who is in the way.
+        of the queue. A wait costs three more round trips, four if it fails; an exception also asks who is in the way.
 
         The wait ends at the first of: the grant, our timeout, a deadlock, a cancellation, a statement timeout. The
         last three pass through as the driver's errors, with the transaction usable as before.
@@ -54,8 +54,9 @@ class PgAdvisoryLock(LockIdentity):
         True when the lock is held. On contention raises ``PgAdvisoryLockNotAcquired``, having asked who is in the way,
         or returns False in boolean mode.
 
-        It waits for nobody's lock. But PostgreSQL lets the first statement of a SERIALIZABLE READ ONLY DEFERRABLE
-        transaction wait for a safe snapshot, for as long as others write; that can be this one, or that of ``lock()``.
+        The lock itself is not waited for. Two other things can be, as in ``lock()``: the flush of pending changes waits
+        for whoever has locked their rows, and the first statement of a SERIALIZABLE READ ONLY DEFERRABLE transaction
+        waits for a safe snapshot, for as long as others write.
         """
         return acquisition.acquire_now(target_of(session), self, Place.of_caller())
 
@@ -65,8 +66,8 @@ class PgAdvisoryLock(LockIdentity):
         Contention raises ``PgAdvisoryLockTimeout`` even in boolean mode, because a block cannot be skipped. Leaving the
         block raises ``PgAdvisoryLockLost`` when the transaction that took the lock was ended or prepared inside, its
         connection was lost, or a savepoint around the acquisition was rolled back; a block left by an exception is not
-        checked. The check is one round trip and reads ``pg_locks``. It does not release the lock: the end of the
-        transaction does.
+        checked. The check is one short statement: it looks for a mark that the statement which took the lock left in
+        the transaction. ``held()`` does not release the lock: the end of the transaction does.
         """
         timeout = acquisition.checked_timeout(timeout_in_ms)
         return self._held(target_of(session), timeout, Place.of_caller())
@@ -74,14 +75,13 @@ class PgAdvisoryLock(LockIdentity):
     def holders(self, session: Handle) -> list[LockHolder]:
         """Who holds this lock or waits for it, in either mode: holders first, the longest first.
 
-        A view of the moment, this session's own locks included. Flushes nothing. Reads ``pg_locks`` and
-        ``pg_stat_activity``.
+        A view of the moment, this session's own locks included. Flushes nothing. Reads the server's lock table and
+        activity, by the functions behind ``pg_locks`` and ``pg_stat_activity``.
         """
         return acquisition.list_holders(target_of(session), self)
 
     @contextmanager
     def _held(self, target: Target, timeout: int, place: Place) -> Iterator[None]:
         grip = acquisition.take_hold(target, self, timeout, place)
-        with grip.surroundings.watched():
-            yield
-        acquisition.check_hold(target, self, grip)
+        yield
+        acquisition.check_hold(target, self, grip, place)

@@ -7,6 +7,16 @@ from collections.abc import Iterator
 #: "canceling statement due to lock timeout"; NOWAIT has the same state, but nothing here uses that.
 LOCK_NOT_AVAILABLE = "55P03"
 
+#: The session was ended: by an administrator, a crash, an idle or a transaction timeout. The server sends one of these
+#: and closes the connection; not every driver tells SQLAlchemy so.
+_ENDS_CONNECTION = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
+
+
+def ends_connection(error: BaseException) -> bool:
+    """Whether the error says that there is no connection any more."""
+    state = sqlstate(error) or ""
+    return state in _ENDS_CONNECTION or state.startswith("08")
+
 
 def sqlstate(error: BaseException) -> str | None:
     """The five characters of the driver's error behind this one; None when it has none."""

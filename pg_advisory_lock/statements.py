@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - what is put into the statements are constants of this module; values are always bound
+# ruff: noqa: S608 - what is put into the statements are constants of this module
 """All SQL of the package.
 
 Functions are named with their schema, so that no function of the same name on a search path can answer in their place.
@@ -6,9 +6,34 @@ Functions are named with their schema, so that no function of the same name on a
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-from sqlalchemy import BigInteger, BindParameter, Text, TextClause, bindparam, text
+from sqlalchemy import BigInteger, TextClause, bindparam, text
+
+#: For these drivers, values are written into the statement. If a value is bound, they leave the statement's portal open
+#: on the server, and with it a snapshot, for as long as the transaction is idle: CREATE INDEX CONCURRENTLY waits for
+#: that, and vacuum is held back. pg8000 also needs three round trips for a bound value. psycopg2 writes values into the
+#: text by itself. asyncpg prepares each text, which would cost it more, and it keeps the portal anyway.
+_WRITES_VALUES = frozenset({"psycopg", "psycopg_async", "pg8000"})
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement, with its values bound and with its values written into it."""
+
+    bound: TextClause
+    written: TextClause
+
+    @classmethod
+    def of(cls, sql: str, *names: str) -> Statement:
+        def made(written: bool) -> TextClause:
+            return text(sql).bindparams(*(bindparam(name, type_=BigInteger, literal_execute=written) for name in names))
+
+        return cls(bound=made(False), written=made(True))
+
+    def for_driver(self, driver: str) -> TextClause:
+        return self.written if driver in _WRITES_VALUES else self.bound
+
 
 # Names one transaction: a server process cannot begin two in the same microsecond. In microseconds and as a number,
 # because the printed form of a time depends on settings that may change in the middle of a transaction.
@@ -17,83 +42,103 @@ _TRANSACTION = (
     "CAST(extract(epoch FROM pg_catalog.transaction_timestamp()) * 1000000 AS bigint) AS began"
 )
 
-# How pg_locks shows an advisory lock on one bigint: two halves, and objsubid 1 (locks on two integers have 2).
-_THIS_LOCK = """
-    l.locktype = 'advisory' AND l.objsubid = 1
-    AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
-    AND ((CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint)) = :key"""
+#: A setting of the transaction in which ``held()`` leaves a mark. A rollback to a savepoint takes a setting back when
+#: it takes back the lock that was taken by the same statement, and only then.
+_MARKS = "pg_catalog.current_setting('pg_advisory_lock.held', true)"
+_LEAVE_MARK = f"pg_catalog.set_config('pg_advisory_lock.held', pg_catalog.concat({_MARKS}, ' ', :turn), true) AS marked"
+_TURN = "CAST(:turn AS bigint) AS turn"
 
 
-def _statement(sql: str, *more: str) -> TextClause:
-    parameters: list[BindParameter[Any]] = [bindparam("key", type_=BigInteger)]
-    parameters += [bindparam(name, type_=Text) for name in more]
-    return text(sql).bindparams(*parameters)
+def try_lock(shared: bool, marked: bool) -> Statement:
+    """One row: taken, standby, pid, began. Waits for no lock. With ``marked`` leaves ``:turn`` in the transaction.
+
+    ``:turn`` is a new number each time, here and in ``wait_lock()``: psycopg prepares a text that it sees for the sixth
+    time, and what is prepared leaves its portal open like a bound value.
+    """
+    return _TRY[shared, marked]
 
 
-def try_lock(shared: bool) -> TextClause:
-    """One row: taken, pid, began. Waits for nobody's lock."""
-    return _TRY[shared]
-
-
-def wait_lock(shared: bool) -> TextClause:
+def wait_lock(shared: bool) -> Statement:
     """One row: pid, began; or SQLSTATE 55P03 after ``:timeout`` milliseconds."""
     return _WAIT[shared]
 
 
-def _try(function: str) -> TextClause:
-    return _statement(f"SELECT pg_catalog.{function}(:key) AS taken, {_TRANSACTION}")
+def _try(function: str, marked: bool) -> Statement:
+    columns = [
+        f"pg_catalog.{function}(CAST(:key AS bigint)) AS taken",
+        "pg_catalog.pg_is_in_recovery() AS standby",
+        _LEAVE_MARK if marked else _TURN,
+        _TRANSACTION,
+    ]
+    return Statement.of(f"SELECT {', '.join(columns)}", "key", "turn")
 
 
-def _wait(function: str) -> TextClause:
+def _wait(function: str) -> Statement:
     # Each step reads the one before, so the order is fixed: remember, limit, lock, restore. PostgreSQL reads
     # lock_timeout at the moment a wait begins, so the limit holds for the lock in the same statement. If that fails,
     # the rollback to the savepoint restores the value.
-    return _statement(
+    return Statement.of(
         f"""
 WITH caller AS MATERIALIZED (
     SELECT pg_catalog.current_setting('lock_timeout') AS lock_timeout
 ), limited AS MATERIALIZED (
-    SELECT lock_timeout, pg_catalog.set_config('lock_timeout', :timeout, true) AS limit_set FROM caller
+    SELECT lock_timeout, pg_catalog.set_config('lock_timeout', CAST(:timeout AS text), true) AS limit_set FROM caller
 ), locked AS MATERIALIZED (
-    SELECT lock_timeout, pg_catalog.{function}(:key) AS lock_set FROM limited WHERE limit_set IS NOT NULL
+    SELECT lock_timeout, pg_catalog.{function}(CAST(:key AS bigint)) AS lock_set
+    FROM limited WHERE limit_set IS NOT NULL
 )
-SELECT {_TRANSACTION}, pg_catalog.set_config('lock_timeout', lock_timeout, true) AS restored FROM locked""",
+SELECT {_TRANSACTION}, {_TURN}, pg_catalog.set_config('lock_timeout', lock_timeout, true) AS restored FROM locked""",
         "timeout",
+        "key",
+        "turn",
     )
 
 
-_TRY = {False: _try("pg_try_advisory_xact_lock"), True: _try("pg_try_advisory_xact_lock_shared")}
-_WAIT = {False: _wait("pg_advisory_xact_lock"), True: _wait("pg_advisory_xact_lock_shared")}
+_SHARED = {False: "", True: "_shared"}
+_TRY = {
+    (shared, marked): _try(f"pg_try_advisory_xact_lock{suffix}", marked)
+    for shared, suffix in _SHARED.items()
+    for marked in (False, True)
+}
+_WAIT = {shared: _wait(f"pg_advisory_xact_lock{suffix}") for shared, suffix in _SHARED.items()}
 
-#: One row: held, pid, began, as seen by the transaction that asks. ``:mode`` is pg_locks' word.
-STILL_HELD = _statement(
-    f"""
-SELECT {_TRANSACTION}, EXISTS (
-    SELECT 1 FROM pg_catalog.pg_locks l
-    WHERE l.pid = pg_catalog.pg_backend_pid() AND l.granted AND l.mode = :mode AND {_THIS_LOCK}
-) AS held""",
-    "mode",
-)
+#: One row: marks, pid, began, as seen by the transaction that asks.
+MARKS = Statement.of(f"SELECT {_MARKS} AS marks, {_TRANSACTION}")
 
 # The server keeps its first answer about activity until the transaction ends, so what it keeps is thrown away first:
 # the second table reads the first, and the function is called for each row of the second.
+# Functions in place of the views pg_locks, pg_stat_activity and of the table pg_database: somebody may have locked
+# those, and these read the server's memory.
+# pg_locks shows an advisory lock on one bigint as two halves, with objsubid 1 (locks on two integers have 2).
 # to_jsonb: a server before version 14 has no column waitstart, and there the statement must still parse.
-#: Rows: pid, own (whether it asks itself), application_name, since, mode, granted; holders first, then waiters, the
+# A time as a number of microseconds: how drivers read a time depends on settings of the session.
+#: Rows: pid, own (whether it asks itself), application_name, since, shared, granted; holders first, then waiters, the
 #: longest first.
-HOLDERS = _statement(
-    f"""
+HOLDERS = Statement.of(
+    """
 WITH fresh AS MATERIALIZED (
     SELECT pg_catalog.pg_stat_clear_snapshot() AS cleared
 ), known AS MATERIALIZED (
     SELECT l.pid, l.mode, l.granted, CAST(pg_catalog.to_jsonb(l) ->> 'waitstart' AS timestamptz) AS waits_since
-    FROM fresh CROSS JOIN pg_catalog.pg_locks l WHERE fresh.cleared IS NOT NULL AND {_THIS_LOCK}
+    FROM fresh CROSS JOIN pg_catalog.pg_lock_status() l
+    WHERE fresh.cleared IS NOT NULL AND l.locktype = 'advisory' AND l.objsubid = 1
+    AND l.database = (SELECT own.datid FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) own)
+    AND ((CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint)) = CAST(:key AS bigint)
+), timed AS MATERIALIZED (
+    SELECT known.pid, known.mode, known.granted, a.application_name,
+        CASE WHEN known.granted THEN a.xact_start ELSE coalesce(known.waits_since, a.query_start) END AS since
+    FROM known LEFT JOIN LATERAL pg_catalog.pg_stat_get_activity(known.pid) a ON a.pid = known.pid
 )
-SELECT known.pid, coalesce(known.pid = pg_catalog.pg_backend_pid(), false) AS own,
-    coalesce(a.application_name, '') AS application_name, known.mode, known.granted,
-    CASE WHEN known.granted THEN a.xact_start ELSE coalesce(known.waits_since, a.query_start) END AS since
-FROM known LEFT JOIN LATERAL pg_catalog.pg_stat_get_activity(known.pid) a ON a.pid = known.pid
-ORDER BY known.granted DESC, since NULLS LAST, known.pid"""
+SELECT timed.pid, coalesce(timed.pid = pg_catalog.pg_backend_pid(), false) AS own,
+    coalesce(timed.application_name, '') AS application_name, timed.mode = 'ShareLock' AS shared, timed.granted,
+    CAST(extract(epoch FROM timed.since) * 1000000 AS bigint) AS since
+FROM timed ORDER BY timed.granted DESC, timed.since NULLS LAST, timed.pid""",
+    "key",
 )
 
-EXCLUSIVE_MODE = "ExclusiveLock"
-SHARED_MODE = "ShareLock"
+SAVEPOINT = Statement.of("SAVEPOINT pg_advisory_lock")
+ROLLBACK_TO_SAVEPOINT = Statement.of("ROLLBACK TO SAVEPOINT pg_advisory_lock")
+RELEASE_SAVEPOINT = Statement.of("RELEASE SAVEPOINT pg_advisory_lock")
+
+#: To look functions up, the question who is in the way reads the server's catalogs, which somebody may have locked.
+WAIT_FOR_NO_CATALOG = Statement.of("SET LOCAL lock_timeout = 100")

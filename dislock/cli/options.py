@@ -151,6 +151,20 @@ def read_policy(text: str) -> LeaseLossPolicy:
         raise BadValueError(f"must be terminate or continue, not {_shown(text)}") from None
 
 
+def read_consumed_by(text: str) -> str:
+    """What closes a tick."""
+    if text.lower() not in ("start", "success"):
+        raise BadValueError(f"must be start or success, not {_shown(text)}")
+    return text.lower()
+
+
+def read_exit_code(text: str) -> int:
+    """An exit code, as a process can have it."""
+    if not re.fullmatch("[0-9]{1,3}", text) or int(text) > 255:
+        raise BadValueError(f"must be a whole number from 0 to 255, not {_shown(text)}")
+    return int(text)
+
+
 def read_level(text: str) -> int:
     """The number of a level's word."""
     try:
@@ -320,6 +334,34 @@ OPTIONS = (
         group=JOURNAL,
     ),
     Option(
+        "LOCK_WAIT_SECONDS",
+        "--wait",
+        "SECONDS",
+        "How long to wait for a lease that somebody else holds. First come is not first served. A slot is never waited "
+        "for: a tick that was started is not started again.",
+        seconds(),
+        "0",
+        strategy=LEASE,
+    ),
+    Option(
+        "LOCK_SLOT_CONSUMED_BY",
+        "--slot-consumed-by",
+        "WORD",
+        "start: a tick that was started is not started again, whatever becomes of the run. success: only a run that "
+        "ends with exit code 0 closes the tick; after any other end the next host that comes, or waits, runs it. "
+        "success needs schedule,lease. All hosts of a key must use the same word.",
+        read_consumed_by,
+        "start",
+    ),
+    Option(
+        "LOCK_SKIPPED_EXIT_CODE",
+        "--skipped-exit-code",
+        "CODE",
+        "The exit code when somebody else holds the lock and nothing was run, as flock -E; from 0 to 255.",
+        read_exit_code,
+        shown="0, and 1 after a wait",
+    ),
+    Option(
         "CRONJOB_LOCK_LOG_LEVEL",
         "--log-level",
         "WORD",
@@ -350,10 +392,10 @@ OPTIONS = (
 )
 
 EXIT_CODES = (
-    ("0", "The command succeeded, or somebody else holds the lock (nothing was run)."),
-    ("1", "Runtime failure: the database could not be reached, or an answer was lost."),
+    ("0", "The command succeeded, or somebody else holds the lock (nothing was run; see --skipped-exit-code)."),
+    ("1", "Runtime failure: the database could not be reached, an answer was lost, or a wait was in vain."),
     ("2", "Invalid configuration or usage, or a lock table that is missing or not permitted."),
-    ("75", "The lease was lost: the command was ended, or its success cannot be vouched for."),
+    ("75", "The lease was lost, or the tick was not sealed: the command's success cannot be vouched for."),
     ("126", "The command cannot be executed."),
     ("127", "The command was not found."),
     ("128+N", "The command, or the wait for the lock, was ended by signal N."),
@@ -381,5 +423,14 @@ EXAMPLES = (
         "Both",
         "dislock --lock-key=etl --strategy=schedule,lease --schedule='*/15 * * * *' \\\n"
         "      --time-zone=UTC --ttl=120 DATABASE_URL ./etl",
+    ),
+    (
+        "Several replicas that migrate one database when they start",
+        "dislock --lock-key=migrate --strategy=lease --wait=300 DATABASE_URL ./migrate",
+    ),
+    (
+        "One success per tick; a host that waits takes over from one that fails",
+        "dislock --lock-key=report --strategy=schedule,lease --schedule='0 3 * * *' \\\n"
+        "      --time-zone=UTC --slot-consumed-by=success --wait=3600 DATABASE_URL ./report",
     ),
 )

@@ -73,7 +73,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
 
     from dislock.cli.log import set_up_logging
     from dislock.drivers.clock import clock
-    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError
+    from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError, LockWaitEndedError
     from dislock.process.outcomes import NoThreadError
 
     started = clock()
@@ -85,10 +85,13 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
         logger.info(hint)
     try:
         return _under_locks(settings, signals, environment, started, logger)
+    except LockWaitEndedError as error:
+        logger.warning("%s", error)
+        return FAILURE if settings.skipped is None else settings.skipped
     except LockNotAcquiredError as error:
         # Somebody else runs the job: as it should be.
         logger.info("%s", error)
-        return 0
+        return settings.skipped or 0
     except ConfigurationError as error:
         logger.error("%s", error, exc_info=True)
         return USAGE

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dislock.cli.options import LEASE, OPTIONS, SCHEDULE, BadValueError, Option
-from dislock.context import LockContext
+from dislock.context import NEEDS_BOTH, LockContext
 from dislock.errors import ConfigurationError
 
 # As in the package: loading typing's one takes longer than this module.
@@ -37,6 +37,8 @@ class Settings(NamedTuple):
     command: list[str]
     log_level: int
     url_variable: str
+    skipped: int | None = None
+    """The exit code when somebody else holds the lock; None: 0, or 1 after a wait."""
     notices: tuple[str, ...] = ()
     """What the user should be told, although the run goes on."""
     hints: tuple[str, ...] = ()
@@ -291,6 +293,7 @@ class _Reader:
         if values["LOCK_JOURNAL"] == values["LOCK_TABLE"]:
             name = self._name("LOCK_JOURNAL")
             raise ConfigurationError(f"{name} names the lock table: the journal is a table of its own")
+        self._check_combination(strategies, values["LOCK_SLOT_CONSUMED_BY"])
         ttl = interval = None
         if LEASE in strategies:
             ttl = values["RUN_LOCK_TTL_SECONDS"]
@@ -314,6 +317,8 @@ class _Reader:
             journal_keep_days=values["LOCK_JOURNAL_KEEP_DAYS"],
             # A field of the schedule alone; without one its default does no harm.
             **({"slot_tolerance_seconds": values["LOCK_SLOT_TOLERANCE_SECONDS"]} if SCHEDULE in strategies else {}),
+            wait_seconds=values.get("LOCK_WAIT_SECONDS", 0.0),
+            slot_consumed_by=values["LOCK_SLOT_CONSUMED_BY"],
         )
         for ours, theirs in _slips(self._environ, self._options).items():
             self._notices.append(f"{theirs} is no setting of dislock, and {ours}, which is one, is not set")
@@ -324,6 +329,7 @@ class _Reader:
             list(command),
             values[_LEVEL],
             url_variable,
+            values["LOCK_SKIPPED_EXIT_CODE"],
             (*self._notices, *idle),
             tuple(hints),
             values["CRONJOB_LOCK_LOG_FORMAT"] == "json",
@@ -400,6 +406,16 @@ class _Reader:
                 f"{self._name('RUN_LOCK_TTL_SECONDS')} ({ttl:g})"
             )
         return interval
+
+    def _check_combination(self, strategies: tuple[str, ...], consumed_by: str) -> None:
+        # A variable may be meant for other lines of a crontab; an option is meant for this run.
+        if LEASE not in strategies and self._options.get("LOCK_WAIT_SECONDS", "").strip():
+            raise ConfigurationError(
+                "--wait needs the strategy lease: a slot is never waited for, because a tick that was started is not "
+                "started again"
+            )
+        if consumed_by == "success" and strategies != (SCHEDULE, LEASE):
+            raise ConfigurationError(f"{self._name('LOCK_SLOT_CONSUMED_BY')} success {NEEDS_BOTH}")
 
     def _check_schedule(self, expression: str, zone: str | None) -> None:
         from dislock.protocol.schedule import Schedule

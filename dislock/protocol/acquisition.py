@@ -12,7 +12,8 @@ from functools import partial
 
 from dislock.errors import DislockError, LeaseLostError, Loss, NotSealedError
 from dislock.events import DEBUG, ERROR, INFO, WARNING
-from dislock.protocol.claims import Claims, micros_of
+from dislock.protocol.claiming import micros_of
+from dislock.protocol.claims import Claims
 from dislock.protocol.lease import Lease, lock_timeout
 from dislock.protocol.plan import Plan, Senses
 from dislock.protocol.schedule import Slot
@@ -79,18 +80,26 @@ class Acquisition(Claims):
         if self.loss:
             self._notify(self.loss)
 
-    def fail(self, why: str) -> None:
-        """Nobody renews the lease any more, by a fault of this process: it cannot be relied on."""
+    def fail(self, why: str, *, succeeded: bool = False) -> None:
+        """Nobody renews the lease any more, by a fault of this process: it cannot be relied on.
+
+        ``succeeded``: the work succeeded on it, and its slot cannot be sealed.
+        """
         if self.lease:
             self._lose(self.lease.failed(why))
+        if self._to_seal(succeeded=succeeded):
+            self._not_sealed()
 
     def check(self, error: BaseException | None = None) -> None:
-        """Raises ``LeaseLostError`` for work that seems to succeed on a lost lease; ``error`` is never masked."""
-        if error is None and not self._plan.continues:
-            if self.loss:
-                raise LeaseLostError(self.loss)
-            if self.sealed is False:
-                raise NotSealedError("the block succeeded, but its slot was not sealed: another host may run it again")
+        """Raises for work that succeeded on a lost lease, or whose slot is not sealed; ``error`` is never masked."""
+        if error is not None:
+            return
+        if self.loss and not self._plan.continues:
+            raise LeaseLostError(self.loss)
+        if self.sealed is False:
+            raise NotSealedError(
+                "the block succeeded, but its slot was not sealed: another host may run this tick again"
+            )
 
     def _lose(self, loss: Loss, *, over: bool = False) -> None:
         """Stores and reports the first loss; ``over``: noticed when the work had ended."""
@@ -167,24 +176,22 @@ class Acquisition(Claims):
         lease's stop time. All else takes at most ``LEAVE_SECONDS``, whatever the network does.
         """
         lease, self.lease = self.lease, None
+        ended, freed = self._clock(), False
+        if slot := self._to_seal(succeeded=succeeded):
+            if lease and not self.loss:
+                freed = yield from self._seal(lease, slot)
+            else:
+                self._not_sealed()
         by = self._clock() + LEAVE_SECONDS
-        by_success = self._plan.slot is not None and self._plan.slot.by_success
-        if lease and not self.loss:
-            freed = False
-            if by_success and succeeded and self.slot:
-                freed = yield from self._seal(lease, self.slot)
-                by = self._clock() + LEAVE_SECONDS
-            if not freed:
-                yield from self._free(lease, by)
-        if by_success and succeeded and self.slot:
-            self.sealed = bool(self.sealed)
-        if self.slot and not started and not by_success:
+        if lease and not self.loss and not freed:
+            yield from self._free(lease, ended, by)
+        if self.slot and not started and not (self._plan.slot and self._plan.slot.by_success):
             yield from self._give_back(self.slot, by)
         yield from self._close()
         return self.loss
 
-    def _free(self, lease: Lease, by: float) -> Steps[None]:
-        begun = self._clock()
+    def _free(self, lease: Lease, ended: float, by: float) -> Steps[None]:
+        """Frees the lease of work that ended then."""
         key = lease.terms.key
         # A connection that renewed a moment ago will do; a new one does not depend on the state of that one.
         answer = yield from self._ask_again(lease.release, by, lease.terms.pause)
@@ -194,7 +201,7 @@ class Acquisition(Claims):
                 self._say("released", INFO, f"{key} is free again", key=key, token=self.token)
             else:
                 self._lose(lease.loss_of_guard(row), over=True)
-        elif overdue := lease.overdue(begun):
+        elif overdue := lease.overdue(ended):
             self._lose(overdue, over=True)
         else:
             self._say(
@@ -205,27 +212,51 @@ class Acquisition(Claims):
                 key=key,
             )
 
+    # Sealing
+
+    def _to_seal(self, *, succeeded: bool) -> Slot | None:
+        """The slot that is to be sealed, once."""
+        by_success = self._plan.slot is not None and self._plan.slot.by_success
+        return self.slot if succeeded and by_success and self.sealed is None else None
+
+    def _not_sealed(self, why: str = "") -> None:
+        self.sealed = False
+        if why or self._plan.continues:
+            # A loss that ends the work has been reported as an error, and that is enough.
+            assert self._plan.slot is not None
+            key = self._plan.slot.key
+            why = why or "the lease was lost"
+            text = f"the run succeeded, but {key} was not sealed ({why}): another host may run this tick again"
+            self._say("seal failed", WARNING, text, key=key)
+
     def _seal(self, lease: Lease, slot: Slot) -> Steps[bool]:
-        """Frees the lease and seals the slot in one statement. False: neither, as far as is known."""
+        """Frees the lease and seals the slot, in one statement. True: there is nothing left to free."""
         assert self._plan.slot is not None
         key = self._plan.slot.key
         _, expires = micros_of(slot)
+        if self._clock() >= lease.stop_time:
+            self._not_sealed("it ended when the time of its lease was up")
+            return False
         make = partial(lease.seal, slot_key=key, slot_expires=expires)
-        answer = yield from self._ask_again(make, lease.stop_time, lease.terms.pause)
+        answer = yield from self._ask_again(make, lease.stop_time, lease.terms.pause, prove=True)
         if not proven(answer):
-            text = f"the slot {key} could not be sealed ({trouble(answer)}): another host may run this tick again"
-            self._say("seal failed", WARNING, text, key=key, tick=slot.tick)
-            # With a doubt the lease was freed, and what is said of the slot holds for it too.
+            self._not_sealed(trouble(answer))
+            # With a doubt the lease was freed, and what was said of the slot holds for it too.
             return isinstance(answer, Done) and bool(answer.rows[0].moved)
         row: Sealed = answer.rows[0]
-        # An earlier try whose answer was lost may have done both, and another host may have the lease since.
-        ours = self._doubtful and row.slot_owner == self._plan.owner and row.slot_ends == expires
-        if not row.moved and not ours:
+        # A try whose answer was lost may have done both, and another host may have taken the lease since. After the
+        # stop time it could just as well be the seal of another process with the same owner string.
+        own = self._doubtful and row.slot_owner == self._plan.owner and row.slot_ends == expires
+        if row.moved or (own and self._clock() < lease.stop_time):
+            self.sealed = True
+            text = f"{key} is sealed until {slot.expires}, and {lease.terms.key} is free again"
+            self._say("sealed", INFO, text, key=key, tick=slot.tick, token=self.token)
+        else:
             self._lose(lease.loss_of_guard(row), over=True)
-            return True
-        self.sealed = True
-        self._say("sealed", INFO, f"{key} is sealed until {slot.expires}", key=key, tick=slot.tick, token=self.token)
+            self._not_sealed()
         return True
+
+    # Giving back
 
     def _give_back(self, slot: Slot, by: float) -> Steps[None]:
         assert self._plan.slot is not None

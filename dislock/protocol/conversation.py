@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 
 from dislock.protocol.plan import Senses
-from dislock.protocol.statements import Statement
+from dislock.protocol.statements import READS, Statement
 from dislock.protocol.steps import (
     Answer,
     Close,
@@ -19,6 +19,7 @@ from dislock.protocol.steps import (
     Steps,
     Unanswered,
     Wait,
+    proven,
     silent,
     together,
 )
@@ -47,9 +48,10 @@ class Conversation:
         #: Whether a statement of the last ``_insist`` may have been carried out although its answer was lost.
         self._doubtful = False
 
-    def _insist(self, make: Make, by: float, *, repeat: bool = True) -> Steps[Answer]:
-        """Asks until the statement was carried out, or until there is no time left. The answer may carry a doubt.
+    def _insist(self, make: Make, by: float, *, repeat: bool = True, prove: bool = False) -> Steps[Answer]:
+        """Asks until the statement was carried out, or until there is no time left.
 
+        The answer may carry a doubt; with ``prove=True`` only if there was no time left to ask again.
         ``repeat=False``: not once more when it may have been carried out. A slot ends at the same moment for everyone,
         so a repeated give-back could free it from a process with the same owner string that took it after the first.
         """
@@ -57,7 +59,8 @@ class Conversation:
         for attempt in count():
             answer = yield from self._ask(make, min(by, self._clock() + self._longest_try))
             permanent = isinstance(answer, Failed) and answer.failure.permanent
-            if isinstance(answer, Done) or answer.leave or permanent or (self._doubtful and not repeat):
+            settled = proven(answer) if prove else isinstance(answer, Done)
+            if settled or answer.leave or permanent or (self._doubtful and not repeat):
                 return answer
             # Random, so that many hosts that start at one moment do not come back at one moment.
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16)) * (0.5 + self._chance())
@@ -72,30 +75,31 @@ class Conversation:
         if not self._connected and (failed := (yield from self._reach(by))):
             return failed
         self._sent = self._clock()
-        answer = yield Execute(make(self._sent, by), by)
+        statement = make(self._sent, by)
+        answer = yield Execute(statement, by)
         if isinstance(answer, Unanswered) or (isinstance(answer, Failed) and answer.failure.broken):
             self._connected = False
-            self._doubtful = True
+            self._doubtful = not isinstance(statement, READS) or self._doubtful
         else:
             self._answered = self._clock()
         return answer
 
-    def _ask_again(self, make: Make, by: float, fresh: float) -> Steps[Answer]:
+    def _ask_again(self, make: Make, by: float, fresh: float, *, prove: bool = False) -> Steps[Answer]:
         """Asks on the current connection if it was answered on less than ``fresh`` seconds ago, then on a new one.
 
-        A connection that went dead unnoticed costs ``FIRST_TRY`` seconds.
+        ``prove`` is as in ``_insist``. A connection that went dead unnoticed costs ``FIRST_TRY`` seconds.
         """
         now = self._clock()
         lost = self._doubtful = False
         if self._connected and now - self._answered <= fresh:
             answer = yield from self._ask(make, min(by, now + FIRST_TRY))
-            if isinstance(answer, Done):
+            if proven(answer):
                 return answer
             lost = self._doubtful
         if self._connected:
             # Where there is no other connection to be had, this one will do.
             yield from self._reach(self._clock() + (by - self._clock()) / 2)
-        answer = yield from self._insist(make, by)
+        answer = yield from self._insist(make, by, prove=prove)
         self._doubtful = self._doubtful or lost
         return answer
 

@@ -47,13 +47,16 @@ def lease_refused(key: str, held: Held, *, owner: str, doubtful: bool) -> Disloc
 
 
 def tick_sealed(key: str, slot: Slot, held: Held) -> LockNotAcquiredError | None:
-    """Why a slot that is consumed by success is not open: a run of it succeeded. None: it is open."""
+    """Why no run of a slot that is consumed by success may start: one has succeeded. None: none has."""
     owner, ends = held.slot_owner, held.slot_ends
-    if owner is None or ends is None or slot_is_open(slot, ends, held.now):
+    if owner is None or ends is None:
         return None
-    what = f"the tick of {slot.tick}" if slot.tick else "the slot"
-    text = f"{key}: {what} was completed by {owner}; the next one is {slot.expires}"
-    return LockNotAcquiredError(text, key=key, holder=owner, expires_at=to_moment(ends))
+    # A row that ends with the slot is a seal, also when the slot is over by now.
+    if ends == to_micros(slot.expires):
+        what = f"the tick of {slot.tick}" if slot.tick else "the slot"
+        text = f"{key}: {what} was completed by {owner}; the next one is {slot.expires}"
+        return LockNotAcquiredError(text, key=key, holder=owner, expires_at=to_moment(ends))
+    return None if slot_is_open(slot, ends, held.now) else held_by(key, owner, ends)
 
 
 def slot_is_open(slot: Slot, ends: int, now: int) -> bool:

@@ -269,6 +269,8 @@ _TEMPLATES[Inspect] = f"""
 
 
 Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | FreeAndSeal | GiveBackSlot | Inspect
+#: Those that change nothing: that an answer to one was lost leaves nothing in doubt.
+READS = (ReadClock, Inspect)
 Row = Clock | Claimed | Moved | Sealed | GivenBack | Held
 
 

@@ -7,7 +7,7 @@ import traceback
 from contextlib import nullcontext
 from unittest.mock import patch
 
-import dislock.protocol.claims
+import dislock.protocol.leasing
 from tests.simulation.checks import Violation
 from tests.simulation.doubles import DOUBLES
 from tests.simulation.history import History, Rules
@@ -28,7 +28,7 @@ def run_many(first: int, count: int | None, broken: str | None = None, *, tell: 
     # Generators, processes and histories refer to each other: collected seldom, and not for each history.
     gc.disable()
     try:
-        with patch.object(dislock.protocol.claims, "Lease", rules.lease):
+        with patch.object(dislock.protocol.leasing, "Lease", rules.lease):
             while count is None or seed < first + count:
                 try:
                     History(seed, rules, stats).run()
@@ -48,7 +48,7 @@ def run_many(first: int, count: int | None, broken: str | None = None, *, tell: 
 def replay(seed: int, broken: str | None = None) -> str:
     """Runs one history again, and prints its course."""
     rules = DOUBLES[broken].rules if broken else Rules()
-    with patch.object(dislock.protocol.claims, "Lease", rules.lease) if broken else nullcontext():
+    with patch.object(dislock.protocol.leasing, "Lease", rules.lease) if broken else nullcontext():
         try:
             History(seed, rules, Stats(), verbose=True).run()
         except AssertionError as error:

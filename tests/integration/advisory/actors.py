@@ -23,8 +23,20 @@ from pg_advisory_lock import aio
 SYNC_DRIVERS = ["psycopg", "psycopg2", "pg8000"]
 ASYNC_DRIVERS = ["psycopg_async", "asyncpg"]
 DRIVERS = [*SYNC_DRIVERS, *ASYNC_DRIVERS]
-#: Every driver with either kind of handle.
-WAYS = [f"{driver}-{kind}" for driver in DRIVERS for kind in ("session", "connection")]
+
+# A rule that SQLAlchemy, the server or this package decides is tried once. Where the driver decides (how it tells of an
+# error, of a transaction, of a lost connection, of a value), it is tried with each; what psycopg does is the same in
+# both of its halves.
+EACH_DRIVER = [f"{driver}-session" for driver in DRIVERS]
+EACH_LIBRARY = [f"{driver}-session" for driver in (*SYNC_DRIVERS, "asyncpg")]
+SYNC_AND_ASYNC = ["psycopg-session", "asyncpg-session"]
+#: Each driver, each method, each kind of handle and each end of a transaction.
+EACH_WAY_TO_LOCK = [
+    *((way, "lock", "commit") for way in EACH_DRIVER),
+    ("psycopg-session", "lock_immediate", "commit"),
+    *((way, "lock", "commit") for way in ("psycopg-connection", "asyncpg-connection")),
+    ("psycopg-session", "lock", "rollback"),
+]
 
 
 def sqlalchemy_url(conninfo: str, driver: str) -> URL:

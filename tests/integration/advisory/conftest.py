@@ -45,6 +45,17 @@ def conninfo(advisory_database: str) -> str:
 
 
 @pytest.fixture
+def way() -> str:
+    """How a test locks that no driver decides; a test that a driver decides names its own ways."""
+    return "psycopg-session"
+
+
+@pytest.fixture
+def driver(way: str) -> str:
+    return way.partition("-")[0]
+
+
+@pytest.fixture
 def enter(conninfo: str) -> Iterator[Enter]:
     """``enter(way)`` brings in an actor, who is sent home at the end."""
     with ExitStack() as stack:

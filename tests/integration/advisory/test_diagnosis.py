@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import timezone
 from typing import Any
 
 import psycopg
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockNotAcquired, PgAdvisoryLockTimeout
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import DRIVERS, Actor, sqlalchemy_url
+from tests.integration.advisory.actors import SYNC_DRIVERS, Actor, sqlalchemy_url
 from tests.integration.advisory.observer import Observer
 from tests.support.postgres import Postgres
 
@@ -24,7 +25,7 @@ Enter = Callable[..., Actor]
 Meanwhile = Callable[..., "Future[Any]"]
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", [*SYNC_DRIVERS, "asyncpg"])
 def test_holders_and_waiters_of_this_key_and_no_other(
     enter: Enter, driver: str, meanwhile: Meanwhile, observer: Observer
 ) -> None:
@@ -85,7 +86,6 @@ def test_a_session_level_lock_of_the_same_key_excludes_and_is_seen(enter: Enter,
     assert [holder.pid for holder in caught.value.holders] == [observer.ask("SELECT pg_backend_pid()")]
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 def test_nobody_is_in_its_own_way(enter: Enter, driver: str) -> None:
     one, other = enter(f"{driver}-session"), enter(f"{driver}-session")
     one.lock(shared=True)
@@ -109,11 +109,11 @@ def test_since_says_nothing_about_a_lock_of_the_whole_session(enter: Enter, obse
     holder.sql("SELECT pg_advisory_unlock_all()")
 
 
-def test_a_role_that_may_not_look_still_locks(conninfo: str, server_url: str) -> None:
+def test_a_role_that_may_not_look_still_locks(conninfo: str) -> None:
     role = "cannot_look"
     with psycopg.connect(conninfo, autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(sql.Identifier(role)))
-        admin.execute("REVOKE SELECT ON pg_locks FROM PUBLIC")
+        admin.execute("REVOKE EXECUTE ON FUNCTION pg_lock_status FROM PUBLIC")
     engine = create_engine(sqlalchemy_url(conninfo, "psycopg").set(username=role, password="x"))
     locker = PgAdvisoryLock(["users", 1])
     try:
@@ -123,20 +123,54 @@ def test_a_role_that_may_not_look_still_locks(conninfo: str, server_url: str) ->
                 (lambda: locker.lock_immediate(session), PgAdvisoryLockNotAcquired),
                 (lambda: locker.lock(session, timeout_in_ms=20), PgAdvisoryLockTimeout),
             ):
-                with pytest.raises(kind, match="nobody is seen") as caught:
+                with pytest.raises(kind, match="could not be asked") as caught:
                     take()
                 assert caught.value.holders == ()
-            # The transaction is usable, and the lock can be had in it.
+            # The transaction is usable, and the lock can be had in it, and be checked.
             holder.rollback()
-            assert locker.lock(session)
+            with locker.held(session):
+                pass
             with pytest.raises(DBAPIError) as refused:
                 locker.holders(session)
             assert sqlstate(refused.value) == "42501"
     finally:
         engine.dispose()
         with psycopg.connect(conninfo, autocommit=True) as admin:
-            admin.execute("GRANT SELECT ON pg_locks TO PUBLIC")
+            admin.execute("GRANT EXECUTE ON FUNCTION pg_lock_status TO PUBLIC")
             admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+@pytest.mark.parametrize("way", ["psycopg-session", "pg8000-session", "asyncpg-session"])
+def test_since_does_not_depend_on_how_the_session_shows_times(enter: Enter, way: str, observer: Observer) -> None:
+    holder, one = enter(), enter(way)
+    holder.lock()
+    one.sql("SET datestyle = 'SQL, DMY'")
+    one.sql("SET timezone = 'Asia/Kolkata'")
+    with pytest.raises(PgAdvisoryLockTimeout) as caught:
+        one.lock(timeout_in_ms=10)
+    began = observer.ask("SELECT xact_start FROM pg_stat_activity WHERE pid = %s", holder.pid)
+    assert [found.since for found in caught.value.holders] == [began]
+    assert f" since {began.astimezone(timezone.utc).isoformat(timespec='milliseconds')}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "told"), [("pg_database", "holds it exclusive"), ("pg_amop", "who holds it could not be asked")]
+)
+def test_the_question_who_is_in_the_way_waits_for_nobody(
+    enter: Enter, conninfo: str, meanwhile: Meanwhile, catalog: str, told: str
+) -> None:
+    holder, one = enter(), enter()
+    holder.lock()
+    one.sql("SELECT 1")
+    with psycopg.connect(conninfo) as vacuum:
+        vacuum.execute(sql.SQL("LOCK pg_catalog.{}").format(sql.Identifier(catalog)))
+        asking = meanwhile(one.lock_immediate)
+        try:
+            error = asking.exception(20)
+        finally:
+            vacuum.rollback()
+    assert type(error) is PgAdvisoryLockNotAcquired
+    assert told in str(error)
 
 
 def test_a_full_lock_table_and_a_prepared_transaction() -> None:

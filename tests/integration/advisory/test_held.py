@@ -10,13 +10,14 @@ from sqlalchemy.exc import DBAPIError
 
 from pg_advisory_lock import PgAdvisoryLockLost, PgAdvisoryLockTimeout, PgAdvisoryLockWarning
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import WAYS, Actor
+from tests.integration.advisory.actors import EACH_LIBRARY, SYNC_AND_ASYNC, Actor
 from tests.integration.advisory.observer import Observer
 
-pytestmark = [pytest.mark.integration, pytest.mark.parametrize("way", WAYS)]
+pytestmark = pytest.mark.integration
 Enter = Callable[..., Actor]
 
 
+@pytest.mark.parametrize("way", EACH_LIBRARY)
 def test_a_block_is_guarded_and_the_lock_outlives_it_until_the_transaction_ends(enter: Enter, way: str) -> None:
     one, other = enter(way), enter(way)
     with one.counting() as statements, one.held():
@@ -44,6 +45,7 @@ def test_another_transaction_after_a_commit_is_not_taken_for_the_first(enter: En
         one.lock()
 
 
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_a_commit_behind_sqlalchemy_s_back_is_told(enter: Enter, way: str) -> None:
     one = enter(way)
     with pytest.raises(PgAdvisoryLockLost, match="another one is open now"), one.held():
@@ -58,6 +60,16 @@ def test_a_rollback_to_a_savepoint_around_the_acquisition_is_told(enter: Enter, 
         one.sql("SAVEPOINT around")
         with one.held():
             one.sql("ROLLBACK TO SAVEPOINT around")
+
+
+def test_also_where_the_lock_was_taken_again_after_it(enter: Enter, way: str) -> None:
+    one = enter(way)
+    with pytest.raises(PgAdvisoryLockLost, match="savepoint"):
+        one.sql("SAVEPOINT around")
+        with one.held():
+            one.sql("ROLLBACK TO SAVEPOINT around")
+            with one.held():
+                one.lock()
 
 
 @pytest.mark.parametrize("which", ["the one around", "one around that"])
@@ -116,6 +128,29 @@ def test_the_block_s_own_error_comes_out_as_it_is(enter: Enter, way: str) -> Non
 
 # The drivers' adapters notice the end of their connection in their own ways, some by a warning.
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("way", "end"),
+    [*((way, "terminated") for way in EACH_LIBRARY), ("psycopg-session", "idle")],
+)
+def test_a_connection_that_was_lost_inside_is_told_by_the_check(
+    enter: Enter, way: str, end: str, observer: Observer
+) -> None:
+    one = enter(way)
+    with pytest.raises(PgAdvisoryLockLost, match="its connection was lost") as caught, one.held():
+        pid = one.pid
+        if end == "idle":
+            one.sql("SET LOCAL idle_in_transaction_session_timeout = 50")
+            observer.until(lambda: not observer.ask("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid))
+        else:
+            observer.terminate(pid)
+    assert isinstance(caught.value.__cause__, DBAPIError)
+    one.rollback()
+    assert one.lock()
+
+
+# As above.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", ["psycopg-session", "pg8000-session"])
 def test_a_connection_that_was_lost_inside_is_told_though_the_block_hid_it(
     enter: Enter, way: str, observer: Observer
 ) -> None:
@@ -169,6 +204,7 @@ def test_the_release_of_a_savepoint_keeps_the_lock(enter: Enter, way: str) -> No
     assert other.can_lock()
 
 
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_the_warning_names_the_caller_and_comes_before_any_statement(enter: Enter, way: str) -> None:
     one, other = enter(way), enter(way)
     with one.savepoint():

@@ -12,9 +12,9 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockTimeout, PgAdvisoryLockWarning
+from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockNotAcquired, PgAdvisoryLockTimeout, PgAdvisoryLockWarning
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import WAYS, Actor, sqlalchemy_url
+from tests.integration.advisory.actors import SYNC_DRIVERS, Actor, sqlalchemy_url
 from tests.integration.advisory.observer import Observer
 
 pytestmark = pytest.mark.integration
@@ -39,7 +39,6 @@ def engine(conninfo: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000", "psycopg_async", "asyncpg"])
 @pytest.mark.parametrize("method", ["lock", "lock_immediate"])
 def test_a_flush_that_fails_is_not_contention(enter: Enter, driver: str, method: str) -> None:
     one = enter(f"{driver}-session")
@@ -50,7 +49,6 @@ def test_a_flush_that_fails_is_not_contention(enter: Enter, driver: str, method:
     assert one.lock()
 
 
-@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000", "psycopg_async", "asyncpg"])
 def test_a_flush_that_runs_into_the_caller_s_lock_timeout_is_not_contention(enter: Enter, driver: str) -> None:
     one, other = enter(f"{driver}-session"), enter(f"{driver}-session")
     one.sql("SELECT * FROM payment FOR UPDATE")
@@ -107,12 +105,14 @@ def test_a_scoped_session_is_the_session_of_its_scope(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"stream_results": True}, {"yield_per": 10}, {"stream_results": True, "max_row_buffer": 1}], ids=str
+    ("way", "options"),
+    [
+        *((f"{driver}-connection", {"stream_results": True}) for driver in (*SYNC_DRIVERS, "asyncpg")),
+        ("psycopg-connection", {"yield_per": 10}),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(
-    "way", ["psycopg-connection", "psycopg2-connection", "psycopg_async-connection", "asyncpg-connection"]
-)
-def test_streaming_does_not_put_the_acquisition_into_a_cursor(
+def test_streaming_puts_nothing_of_ours_into_a_cursor(
     enter: Enter, way: str, options: dict[str, Any], observer: Observer
 ) -> None:
     one, other = enter(way, execution_options=options), enter()
@@ -122,6 +122,15 @@ def test_streaming_does_not_put_the_acquisition_into_a_cursor(
     assert last.startswith("SELECT pg_catalog.pg_try_advisory_xact_lock(")
     assert not other.can_lock()
     assert one.holders() == other.holders()
+    other.lock("another")
+    assert one.lock("another", timeout_in_ms=10, raise_on_failure=False) is False
+    for take in (one.lock_immediate, lambda *args: one.lock(*args, timeout_in_ms=10)):
+        with pytest.raises(PgAdvisoryLockNotAcquired) as caught:
+            take("another")
+        assert len(caught.value.holders) == 1
+    other.rollback()
+    with one.held("another"):
+        assert not other.can_lock("another")
 
 
 def test_an_engine_that_replaces_errors_does_not_hide_contention(engine: Engine) -> None:
@@ -141,7 +150,6 @@ def test_an_engine_that_replaces_errors_does_not_hide_contention(engine: Engine)
         assert session.scalar(text("SELECT 1")) == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_nor_does_an_error_that_keeps_sqlalchemy_s_as_its_own_original(enter: Enter, way: str) -> None:
     class Wrapped(Exception):
         def __init__(self, original: object) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.dialects.postgresql import asyncpg as asyncpg_dialect
 
 from pg_advisory_lock import PgAdvisoryLockLost, PgAdvisoryLockTimeout
-from tests.integration.advisory.actors import DRIVERS, Actor
+from tests.integration.advisory.actors import SYNC_DRIVERS, Actor
 from tests.integration.advisory.observer import Observer
 from tests.support.pgbouncer import PgBouncer
 
@@ -51,7 +51,7 @@ def pooled(enter: Enter, pooler: PgBouncer, conninfo: str) -> Enter:
     return pooled
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", [*SYNC_DRIVERS, "asyncpg"])
 def test_everything_works_unchanged(
     pooled: Enter, enter: Enter, driver: str, meanwhile: Meanwhile, observer: Observer
 ) -> None:
@@ -79,7 +79,6 @@ def test_everything_works_unchanged(
     assert direct.can_lock()
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 def test_no_setting_stays_behind_on_a_shared_server_connection(pooled: Enter, driver: str) -> None:
     one, other, third = pooled(driver), pooled(driver), pooled(driver)
     seen = set()

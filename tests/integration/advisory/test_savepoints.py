@@ -1,18 +1,23 @@
-"""Who is warned that the lock will live in a savepoint, and who is not."""
+"""Savepoints around the lock and of our own; who is warned of them, and of a second connection."""
 
 from __future__ import annotations
 
-import gc
-import sys
 import warnings
 from collections.abc import Callable
 
 import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockLost, PgAdvisoryLockWarning
-from tests.integration.advisory.actors import DRIVERS, Actor, sqlalchemy_url
+from pg_advisory_lock import (
+    PgAdvisoryLock,
+    PgAdvisoryLockLost,
+    PgAdvisoryLockNotAcquired,
+    PgAdvisoryLockTimeout,
+    PgAdvisoryLockWarning,
+)
+from tests.integration.advisory.actors import Actor, sqlalchemy_url
 
 pytestmark = pytest.mark.integration
 Enter = Callable[..., Actor]
@@ -31,9 +36,10 @@ def warned(actor: Actor, method: str = "lock") -> bool:
     return bool(caught)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("mode", OTHER_MODES)
-@pytest.mark.parametrize("method", ["lock", "lock_immediate", "held"])
+@pytest.mark.parametrize(
+    ("mode", "method"),
+    [*((mode, "lock") for mode in OTHER_MODES), *(("rollback_only", m) for m in ("lock_immediate", "held"))],
+)
 def test_a_session_that_joined_a_connection_inside_a_savepoint_is_warned(
     enter: Enter, driver: str, mode: str, method: str
 ) -> None:
@@ -51,7 +57,6 @@ def test_a_session_that_joined_a_connection_inside_a_savepoint_is_warned(
     assert other.can_lock()
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 def test_a_savepoint_of_the_session_s_connection_counts_too(enter: Enter, driver: str) -> None:
     one = enter(f"{driver}-session")
     connection = one.do(one.handle.connection())
@@ -61,8 +66,7 @@ def test_a_savepoint_of_the_session_s_connection_counts_too(enter: Enter, driver
     assert not warned(one)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("mode", OTHER_MODES)
+@pytest.mark.parametrize("mode", ["rollback_only"])
 def test_a_session_that_joined_a_connection_without_a_savepoint_is_not(enter: Enter, driver: str, mode: str) -> None:
     one = enter(f"{driver}-connection")
     one.do(one.handle.begin())
@@ -70,7 +74,7 @@ def test_a_session_that_joined_a_connection_without_a_savepoint_is_not(enter: En
     assert not warned(one)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 def test_in_the_recipe_for_test_suites_only_savepoints_of_the_program_under_test_count(
     enter: Enter, driver: str
 ) -> None:
@@ -86,7 +90,6 @@ def test_in_the_recipe_for_test_suites_only_savepoints_of_the_program_under_test
     one.do(session.close())
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 def test_in_the_recipe_a_rollback_is_told_and_a_commit_keeps_the_lock(enter: Enter, driver: str) -> None:
     one, other = enter(f"{driver}-connection"), enter()
     one.do(one.handle.begin())
@@ -108,26 +111,58 @@ def test_who_calls_from_nowhere_is_warned_as_well(conninfo: str) -> None:
     engine.dispose()
 
 
-# The connection goes back to its pool by being forgotten.
-@pytest.mark.filterwarnings("ignore:The garbage collector is trying to clean up")
-def test_a_block_that_is_forgotten_says_nothing_when_it_is_collected(conninfo: str) -> None:
-    engine = create_engine(sqlalchemy_url(conninfo, "psycopg"))
+@pytest.mark.parametrize("end", ["timeout", "refusal", "untold refusal", "statement timeout", "lock"])
+def test_every_end_of_a_wait_leaves_the_transaction_at_its_own_level(enter: Enter, end: str) -> None:
+    one, other = enter(), enter()
+    other.lock()
+    one.sql("SET LOCAL lock_timeout = '7s'")
+    if end == "timeout":
+        with pytest.raises(PgAdvisoryLockTimeout):
+            one.lock(timeout_in_ms=10)
+    elif end == "refusal":
+        with pytest.raises(PgAdvisoryLockNotAcquired, match="pid"):
+            one.lock_immediate()
+    elif end == "untold refusal":
+        other.sql("REVOKE EXECUTE ON FUNCTION pg_lock_status FROM PUBLIC")
+        other.sql("CREATE ROLE cannot_ask")
+        other.commit()
+        other.lock()
+        one.sql("SET LOCAL ROLE cannot_ask")
+        with pytest.raises(PgAdvisoryLockNotAcquired, match="could not be asked"):
+            one.lock_immediate()
+        other.sql("DROP ROLE cannot_ask")
+        other.sql("GRANT EXECUTE ON FUNCTION pg_lock_status TO PUBLIC")
+        other.commit()
+    elif end == "statement timeout":
+        one.sql("SET LOCAL statement_timeout = '50ms'")
+        with pytest.raises(DBAPIError):
+            one.lock(timeout_in_ms=60_000)
+    else:
+        other.rollback()
+        assert one.lock()
+    # A savepoint that is still there would refuse this.
+    assert one.sql("SELECT pg_export_snapshot()")
+    assert one.sql("SHOW lock_timeout") == "7s"
 
-    def forget() -> None:
-        connection = engine.connect()
-        connection.begin_nested()
-        block = PgAdvisoryLock(["users", 1]).held(connection)
-        with pytest.warns(PgAdvisoryLockWarning):
-            block.__enter__()
-        # Collected all at once, and not from the outside in.
-        block.itself = block
 
-    forget()
-    raised: list[object] = []
-    before, sys.unraisablehook = sys.unraisablehook, raised.append
-    try:
-        gc.collect()
-    finally:
-        sys.unraisablehook = before
-    assert raised == []
-    engine.dispose()
+def test_warned_of_a_second_connection_because_they_commit_one_after_the_other(conninfo: str) -> None:
+    first, second = (create_engine(sqlalchemy_url(conninfo, "psycopg")) for _ in range(2))
+    locker = PgAdvisoryLock(["users", 1])
+    with Session(first) as session:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert locker.lock(session)
+            with locker.held(session):
+                pass
+        # Opened inside the block.
+        with pytest.warns(PgAdvisoryLockWarning, match="more than one connection"), locker.held(session):
+            session.connection(bind_arguments={"bind": second})
+        with pytest.warns(PgAdvisoryLockWarning, match="more than one connection") as caught:
+            assert locker.lock_immediate(session)
+        assert [warning.filename for warning in caught] == [__file__]
+        # A connection has no other beside it.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert locker.lock(session.connection())
+    first.dispose()
+    second.dispose()

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
 from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockError, PgAdvisoryLockLost
-from tests.integration.advisory.actors import DRIVERS, WAYS, Actor
+from tests.integration.advisory.actors import EACH_LIBRARY, SYNC_AND_ASYNC, Actor
 from tests.integration.advisory.observer import Observer
 
 pytestmark = pytest.mark.integration
@@ -44,9 +44,15 @@ def take(actor: Actor, method: str, **options: Any) -> None:
         assert getattr(actor, method)(**options)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "END"])
-@pytest.mark.parametrize("method", ["lock", "lock_immediate", "held"])
+@pytest.mark.parametrize(
+    ("way", "ending", "method"),
+    [
+        *((way, "COMMIT", "lock") for way in EACH_LIBRARY),
+        ("asyncpg-session", "COMMIT AND CHAIN", "lock"),
+        ("psycopg2-session", "ROLLBACK", "lock_immediate"),
+        ("psycopg2-session", "END", "held"),
+    ],
+)
 def test_after_an_end_sent_as_text_the_lock_is_refused_or_holds(
     enter: Enter, way: str, ending: str, method: str
 ) -> None:
@@ -67,28 +73,26 @@ def test_after_an_end_sent_as_text_the_lock_is_refused_or_holds(
     assert not other.can_lock()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("method", ["lock", "lock_immediate"])
-def test_nor_is_anybody_waited_for_in_no_transaction(enter: Enter, way: str, method: str) -> None:
+@pytest.mark.parametrize("way", ["psycopg-session", "psycopg2-session"])
+def test_nor_is_anybody_waited_for_in_no_transaction(enter: Enter, way: str) -> None:
     one, other = enter(way), enter()
     other.lock()
     one.sql("SELECT 1")
     one.sql("COMMIT")
     if one.driver in BEGIN_AGAIN:
-        assert getattr(one, method)(raise_on_failure=False) is False
+        assert one.lock(raise_on_failure=False) is False
     else:
         with pytest.raises(PgAdvisoryLockError, match="sent as text"):
-            getattr(one, method)(raise_on_failure=False)
+            one.lock(raise_on_failure=False)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
-def test_an_end_sent_as_text_inside_the_block_is_told(enter: Enter, way: str, ending: str) -> None:
+@pytest.mark.parametrize("way", EACH_LIBRARY)
+def test_an_end_sent_as_text_inside_the_block_is_told(enter: Enter, way: str) -> None:
     one = enter(way)
     with one.counting() as statements, pytest.raises(PgAdvisoryLockLost, match="its transaction ended"), one.held():
-        one.sql(ending)
+        one.sql("COMMIT")
     # The driver knew: nothing was begun for the question.
-    assert [statement.split()[0] for statement in statements] == ["SELECT", ending]
+    assert [statement.split()[0] for statement in statements] == ["SELECT", "COMMIT"]
 
 
 @pytest.mark.parametrize("method", ["lock", "lock_immediate", "held"])
@@ -135,7 +139,7 @@ def test_a_connection_detached_from_its_pool_is_asked_like_any_other(enter: Ente
     raw.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_while_the_transaction_is_only_being_begun_the_lock_is_refused(enter: Enter, way: str) -> None:
     one, other = enter(way), enter()
     free, taken = PgAdvisoryLock(["users", 1]), PgAdvisoryLock(["users", 2])
@@ -153,7 +157,6 @@ def test_while_the_transaction_is_only_being_begun_the_lock_is_refused(enter: En
     assert refusals == [PgAdvisoryLockError] * 4
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 def test_in_the_session_s_own_event_there_is_a_transaction(enter: Enter, driver: str) -> None:
     one, other = enter(f"{driver}-session"), enter()
     locker = PgAdvisoryLock(["users", 1])
@@ -164,3 +167,24 @@ def test_in_the_session_s_own_event_there_is_a_transaction(enter: Enter, driver:
 
     one.sql("SELECT 1")
     assert not other.can_lock()
+
+
+@pytest.mark.parametrize("way", ["psycopg-session", "psycopg2-session", "pg8000-session"])
+def test_a_transaction_that_only_locks_holds_back_no_vacuum_and_no_new_index(
+    enter: Enter, way: str, observer: Observer, meanwhile: Meanwhile
+) -> None:
+    one, other = enter(way), enter()
+    snapshot = "SELECT backend_xmin IS NOT NULL FROM pg_stat_activity WHERE pid = %s"
+    pid = one.pid
+    for number in range(8):
+        # Often enough for psycopg to prepare what it is given.
+        assert one.lock()
+        assert not observer.ask(snapshot, pid), number
+    other.lock("another")
+    waiting = meanwhile(one.lock, "another", timeout_in_ms=60_000)
+    observer.until_waiting()
+    other.rollback()
+    assert waiting.result(20)
+    assert not observer.ask(snapshot, pid)
+    with one.held("a third"):
+        assert not observer.ask(snapshot, pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import shutil
 import subprocess
 import sys
 import uuid
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import quoted_name
 
+import pg_advisory_lock
 from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockError, advisory_key
 from pg_advisory_lock.acquisition import checked_timeout
 from pg_advisory_lock.keys import normalise
@@ -207,12 +209,37 @@ def test_every_key_fits_a_signed_bigint(args: list[str | int | uuid.UUID]) -> No
     assert advisory_key(args) == advisory_key([str(arg) for arg in args])
 
 
-def test_the_key_needs_no_sqlalchemy() -> None:
+def test_the_key_loads_no_sqlalchemy() -> None:
     program = (
         "import sys\n"
-        "sys.modules['sqlalchemy'] = None\n"
         "from pg_advisory_lock.keys import advisory_key\n"
-        "print(advisory_key(['users', 1]))\n"
+        "import pg_advisory_lock.errors\n"
+        "print(advisory_key(['users', 1]), pg_advisory_lock.advisory_key(('users', '1')))\n"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('sqlalchemy', 'psycopg', 'greenlet')])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "-8810417493829328172"
+    assert done.stdout.splitlines() == ["-8810417493829328172 -8810417493829328172", "[]"]
+
+
+def test_parts_that_only_look_alike_are_different() -> None:
+    assert advisory_key(["caf\u00e9"]) != advisory_key(["cafe\u0301"])
+    one = uuid.UUID("abcdef01-1234-5678-1234-567812345678")
+    assert advisory_key([one]) == advisory_key([str(one)])
+    assert advisory_key([one]) != advisory_key([str(one).upper()])
+
+
+def test_another_distribution_with_this_package_is_noticed_at_import(tmp_path: Path) -> None:
+    shutil.copytree(Path(pg_advisory_lock.__file__).parent, tmp_path / "pg_advisory_lock")
+
+    def said(program: str) -> str:
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+
+    assert said("import pg_advisory_lock.keys") == ""
+    (tmp_path / "pg_advisory_lock-0.1.0.dist-info").mkdir()
+    assert "PgAdvisoryLockWarning: pg_advisory_lock-0.1.0 is installed in the same folder" in said(
+        "import pg_advisory_lock.keys"
+    )
+    # The other one's, which says nothing.
+    (tmp_path / "pg_advisory_lock" / "__init__.py").write_text("")
+    assert "PgAdvisoryLockWarning" in said("import pg_advisory_lock.aio")

@@ -23,7 +23,7 @@ from pg_advisory_lock import (
 )
 from pg_advisory_lock.acquisition import checked_timeout
 from pg_advisory_lock.errors import describe
-from pg_advisory_lock.sqlstate import sqlstate
+from pg_advisory_lock.sqlstate import ends_connection, sqlstate
 
 LOCKERS = [PgAdvisoryLock, aio.PgAdvisoryLock]
 SINCE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -93,6 +93,7 @@ def test_a_message_names_a_handful() -> None:
         "pid 2 waits for it shared; pid 3 waits for it shared; pid 4 waits for it shared; and 4 more"
     )
     assert describe([]) == "nobody is seen holding it any more"
+    assert describe(None) == "who holds it could not be asked"
 
 
 def test_a_message_is_short_whatever_the_arguments() -> None:
@@ -175,3 +176,11 @@ def test_the_package_has_what_it_lists_and_no_more() -> None:
     assert all(getattr(pg_advisory_lock, name) for name in pg_advisory_lock.__all__)
     with pytest.raises(AttributeError, match="nothing_here"):
         _ = pg_advisory_lock.nothing_here
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"),
+    [("57P01", True), ("25P03", True), ("08006", True), ("57014", False), ("25P02", False), (None, False)],
+)
+def test_which_errors_say_that_the_connection_is_gone(state: str | None, ends: bool) -> None:
+    assert ends_connection(_Driver(sqlstate=state)) is ends

@@ -32,6 +32,9 @@ SAMPLES = {
     "LOCK_KILL_GRACE_SECONDS": ("3", "nan"),
     "LOCK_CONNECT_TIMEOUT_SECONDS": ("0.25", "0"),
     "LOCK_SLOT_TOLERANCE_SECONDS": ("0", "1e9"),
+    "LOCK_WAIT_SECONDS": ("300", "-1"),
+    "LOCK_SLOT_CONSUMED_BY": ("success", "end"),
+    "LOCK_SKIPPED_EXIT_CODE": ("0", "256"),
     "CRONJOB_LOCK_LOG_LEVEL": ("DEBUG", "LOUD"),
     "LOCK_JOURNAL": ("a.runs", "a..b"),
     "LOCK_JOURNAL_KEEP_DAYS": ("7", "-1"),
@@ -75,6 +78,7 @@ def test_defaults() -> None:
     assert (context.connect_timeout_seconds, context.kill_grace_seconds) == (10.0, 10.0)
     assert context.lease_loss_policy is LeaseLossPolicy.TERMINATE
     assert (found.command, found.log_level, found.notices) == (["true"], 30, ())
+    assert (context.wait_seconds, context.slot_consumed_by, found.skipped) == (0.0, "start", None)
     assert settings().strategies == ("schedule",)
 
 
@@ -160,6 +164,35 @@ def test_an_interval_above_the_ttl_names_both() -> None:
     message = refusal("--ttl=5", LOCK_STRATEGY="lease", LOCK_LEASE_INTERVAL="5.5")
     assert message == "LOCK_LEASE_INTERVAL (5.5) must not be above --ttl (5)"
     assert settings("--ttl=5", "--interval=5", LOCK_STRATEGY="lease").context.lease_interval_seconds == 5
+
+
+def test_a_wait_is_for_a_lease() -> None:
+    message = refusal("--wait=5")
+    assert message.startswith("--wait needs the strategy lease")
+    # A crontab may set the variable for all of its lines.
+    assert settings(LOCK_WAIT_SECONDS="5").context.wait_seconds == 0
+    assert settings("--wait=", LOCK_WAIT_SECONDS="5").context.wait_seconds == 0
+    for strategy in ("lease", "schedule,lease"):
+        assert settings("--wait=5", LOCK_STRATEGY=strategy).context.wait_seconds == 5
+
+
+@pytest.mark.parametrize("strategy", ["schedule", "lease"])
+def test_a_tick_consumed_by_success_needs_both_strategies(strategy: str) -> None:
+    for argv, environ, name in (
+        (["--slot-consumed-by=success"], {}, "--slot-consumed-by"),
+        ([], {"LOCK_SLOT_CONSUMED_BY": "success"}, "LOCK_SLOT_CONSUMED_BY"),
+    ):
+        message = refusal(*argv, LOCK_STRATEGY=strategy, **environ)
+        assert message.startswith(f"{name} success needs the strategies schedule and lease: ")
+    assert settings("--slot-consumed-by=START", LOCK_STRATEGY=strategy).context.slot_consumed_by == "start"
+
+
+@pytest.mark.parametrize("text", ["-1", "1.0", "1e1", "0x1", "true", "1000", "+1", "\u0661"])
+def test_what_is_no_exit_code(text: str) -> None:
+    assert refusal(LOCK_SKIPPED_EXIT_CODE=text).startswith(
+        "LOCK_SKIPPED_EXIT_CODE must be a whole number from 0 to 255"
+    )
+    assert settings(LOCK_SKIPPED_EXIT_CODE="255").skipped == 255
 
 
 @pytest.mark.parametrize("text", ["7", " 7 ", "7.0", "+7", "7.", "0.7e1", "70e-1"])

@@ -1,15 +1,13 @@
-"""Savepoints: a lock taken inside one goes with a rollback to it. The caller is warned, and ``held()`` watches."""
+"""What a caller is warned of: a lock inside a savepoint, and a session that has more than one connection."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from pg_advisory_lock.errors import PgAdvisoryLockWarning
@@ -70,34 +68,18 @@ def _in_savepoint(target: Session | Connection, connection: Connection) -> bool:
     return connection.in_nested_transaction()
 
 
-class Surroundings:
-    """The savepoints that were open when a lock was taken, as far as SQLAlchemy made them."""
+def warn_if_several_connections(target: Session | Connection, place: Place) -> None:
+    """Warns that the lock may end before all rows that it guards can be seen."""
+    if isinstance(target, Session) and _open_connections(target) > 1:
+        place.warn(
+            "the session has more than one connection open and commits them one after the other, in no promised order:"
+            " the lock may be released before rows on another connection can be seen; use a session of one database"
+            " for what the lock guards",
+            PgAdvisoryLockWarning,
+        )
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._names: set[str] = set()
-        savepoint = connection.get_nested_transaction()
-        while savepoint is not None:
-            # Events give the name and nothing else, and no public name of the object gives it.
-            self._names.add(savepoint._savepoint)
-            savepoint = savepoint._previous_nested
-        self.broken = False
-        """Whether one of them was rolled back while this was ``watched()``."""
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Notes a rollback inside the block; afterwards nobody could tell, where the lock was taken once more."""
-        if not self._names:
-            yield
-            return
-        listener = (self._connection, "rollback_savepoint", self._note)
-        event.listen(*listener)
-        try:
-            yield
-        finally:
-            # A block that was abandoned ends when it is collected, and its connection's listeners perhaps before it.
-            if event.contains(*listener):
-                event.remove(*listener)
-
-    def _note(self, _connection: Connection, name: str, _context: None) -> None:
-        self.broken = self.broken or name in self._names
+def _open_connections(session: Session) -> int:
+    transaction = session.get_transaction()
+    # No public name lists them. Each is there twice, by itself and by its engine.
+    return 0 if transaction is None else len({id(entry[0]) for entry in transaction._connections.values()})

@@ -1,4 +1,4 @@
-"""The promises of both methods, with every driver and either kind of handle."""
+"""``lock()`` and ``lock_immediate()``: what they promise of the lock, the wait and the transaction."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from sqlalchemy.exc import DBAPIError
 
 from pg_advisory_lock import PgAdvisoryLockError, PgAdvisoryLockNotAcquired, PgAdvisoryLockTimeout
 from pg_advisory_lock.sqlstate import sqlstate
-from tests.integration.advisory.actors import WAYS, Actor
+from tests.integration.advisory.actors import EACH_DRIVER, EACH_LIBRARY, EACH_WAY_TO_LOCK, SYNC_AND_ASYNC, Actor
 from tests.integration.advisory.observer import Observer
 
-pytestmark = [pytest.mark.integration, pytest.mark.parametrize("way", WAYS)]
+pytestmark = pytest.mark.integration
 Enter = Callable[..., Actor]
 Meanwhile = Callable[..., "Future[Any]"]
 
 
-@pytest.mark.parametrize("method", ["lock", "lock_immediate"])
-@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize(("way", "method", "end"), EACH_WAY_TO_LOCK)
 def test_the_lock_excludes_until_its_transaction_ends(enter: Enter, way: str, method: str, end: str) -> None:
     one, other = enter(way), enter(way)
     assert getattr(one, method)() is True
@@ -46,6 +45,7 @@ def test_an_immediate_refusal_says_who_is_in_the_way(enter: Enter, way: str) -> 
     assert other.sql("SELECT 1") == 1
 
 
+@pytest.mark.parametrize("way", EACH_DRIVER)
 def test_a_timeout_says_so_and_leaves_the_transaction_usable(enter: Enter, way: str) -> None:
     one, other = enter(way), enter(way)
     one.lock()
@@ -84,6 +84,7 @@ def test_no_time_to_wait_is_a_timeout_at_once(enter: Enter, way: str) -> None:
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize("way", EACH_LIBRARY)
 def test_a_waiter_gets_the_lock_and_keeps_it(enter: Enter, way: str, observer: Observer, meanwhile: Meanwhile) -> None:
     one, other, third = enter(way), enter(way), enter()
     one.lock()
@@ -125,7 +126,7 @@ def test_functions_of_the_same_name_on_the_search_path_do_not_answer(enter: Ente
     assert other.lock(timeout_in_ms=10, raise_on_failure=False) is False
 
 
-def test_a_free_lock_is_one_round_trip_and_a_contended_one_four(enter: Enter, way: str) -> None:
+def test_a_free_lock_is_one_statement_and_a_contended_one_five(enter: Enter, way: str) -> None:
     one, other = enter(way), enter(way)
     other.sql("SELECT 1")
     with one.counting() as statements:
@@ -134,7 +135,7 @@ def test_a_free_lock_is_one_round_trip_and_a_contended_one_four(enter: Enter, wa
     assert len(statements) == 2
     with other.counting() as statements:
         other.lock(timeout_in_ms=10, raise_on_failure=False)
-    assert [statement.split()[0] for statement in statements] == ["SELECT", "SAVEPOINT", "WITH", "ROLLBACK"]
+    assert [statement.split()[0] for statement in statements] == ["SELECT", "SAVEPOINT", "WITH", "ROLLBACK", "RELEASE"]
     with other.counting() as statements:
         other.lock_immediate(raise_on_failure=False)
     assert len(statements) == 1
@@ -189,6 +190,7 @@ def test_when_the_timeout_is_shorter_a_deadlock_is_contention(
     assert waiting.result(20) is True
 
 
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_a_cancellation_passes_through_with_the_transaction_usable(
     enter: Enter, way: str, meanwhile: Meanwhile, observer: Observer
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_statement_timeout_passes_through_with_the_transaction_usable(enter: E
 
 # The drivers' adapters notice the end of their connection in their own ways, some by a warning.
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", EACH_LIBRARY)
 def test_a_lost_connection_is_an_error_and_not_contention(
     enter: Enter, way: str, meanwhile: Meanwhile, observer: Observer
 ) -> None:
@@ -235,6 +238,7 @@ def test_a_lost_connection_is_an_error_and_not_contention(
     assert other.can_lock()
 
 
+@pytest.mark.parametrize("way", EACH_LIBRARY)
 def test_the_smallest_and_the_largest_key(enter: Enter, way: str) -> None:
     one, other = enter(way), enter(way)
     for key in (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32 - 1, 2**32):

@@ -1,0 +1,93 @@
+"""What every claim shares: asking for a row, asking who has it, and what an answer means that is no lock."""
+
+from __future__ import annotations
+
+from dislock.errors import ConfigurationError, DatabaseUnavailableError, DislockError
+from dislock.events import WARNING, Event
+from dislock.protocol.conversation import Conversation, Make
+from dislock.protocol.plan import Plan, Senses
+from dislock.protocol.refusals import lease_refused, slot_refused, unknown
+from dislock.protocol.schedule import Slot
+from dislock.protocol.statements import MOMENT_TYPES, Claimed, Held, Inspect, to_micros
+from dislock.protocol.steps import Answer, Done, Failed, Failure, Steps, proven, trouble
+
+#: A claim that is refused although nobody holds the lock is tried this often: a holder may just have left.
+VACANT_TRIES = 3
+
+
+class Claiming(Conversation):
+    """The part of an acquisition that is the same for a slot and for a lease."""
+
+    def __init__(self, plan: Plan, senses: Senses) -> None:
+        super().__init__(plan.targets, senses, plan.connect_timeout)
+        self._plan = plan
+        self._report = senses.report
+        self.token: int | None = None
+        #: Whether the answer to a claim of what is being taken was lost: it may have taken the row, or may yet.
+        self._lost_claim = False
+
+    def _say(self, name: str, level: int, message: str, **fields: object) -> None:
+        self._report(Event(name, level, message, {"owner": self._plan.owner, **fields}))
+
+    def _claim(self, make: Make, by: float) -> Steps[Answer]:
+        answer = yield from self._insist(make, by)
+        taken = isinstance(answer, Done) and bool(answer.rows)
+        self._lost_claim = (self._lost_claim or self._doubtful) and not taken
+        return answer
+
+    def _check_claim(self, key: str, answer: Done) -> None:
+        """Refuses a claim that took its row and cannot be relied on; what was taken is given back as after an error."""
+        claimed: Claimed = answer.rows[0]
+        if claimed.kind not in MOMENT_TYPES:
+            raise ConfigurationError(
+                f"the lock table's column expire_at is of type {claimed.kind}: the lock table needs "
+                "expire_at timestamptz NOT NULL"
+            )
+        if answer.doubt:
+            raise DatabaseUnavailableError(f"{key} was taken, but {answer.doubt}; it is given back and nothing is run")
+
+    def _look(self, key: str, by: float) -> Steps[tuple[Held, bool] | None]:
+        """Who holds the lock, and whether to leave; None: asked to leave, and it could not be read."""
+        plan = self._plan
+        slot_key = plan.slot.key if plan.slot and plan.slot.by_success else ""
+        answer = yield from self._insist(lambda *_: Inspect(key, slot_key), by)
+        if proven(answer):
+            return answer.rows[0], answer.leave
+        self._give_up(answer)
+        return None
+
+    def _refusal(self, key: str, slot: Slot | None, held: Held, *, doubtful: bool) -> DislockError | None:
+        """Why a claim got no row; None: nobody holds the lock."""
+        owner = self._plan.owner
+        if slot:
+            return slot_refused(key, slot, held, owner=owner, doubtful=doubtful)
+        return lease_refused(key, held, owner=owner, doubtful=doubtful)
+
+    def _is_proven(self, key: str, refused: Answer) -> bool:
+        """Whether a claim that did not take its row was refused; False: asked to leave. Raises if nobody can tell."""
+        if refused.leave or not isinstance(refused, Done):
+            # The answer to nothing else matters to somebody who leaves.
+            return self._give_up(
+                Failed(Failure("asked to leave"), leave=True) if isinstance(refused, Done) else refused
+            )
+        if refused.doubt:
+            raise DatabaseUnavailableError(f"{key} was refused, but {refused.doubt}")
+        return True
+
+    def _give_up(self, answer: Answer) -> bool:
+        """What it means that there is no answer to go by: False if asked to leave, else an error."""
+        text = trouble(answer)
+        if answer.leave:
+            if self._lost_claim:
+                self._say("unknown outcome", WARNING, str(unknown(text)))
+            return False
+        if isinstance(answer, Failed) and answer.failure.permanent:
+            raise ConfigurationError(text)
+        if self._lost_claim:
+            raise unknown(text)
+        raise DatabaseUnavailableError(f"no lock within {max(self._plan.connect_timeout, self._plan.wait):g} s: {text}")
+
+
+def micros_of(slot: Slot) -> tuple[int | None, int]:
+    """The slot's tick and end in microseconds since 1970."""
+    return None if slot.tick is None else to_micros(slot.tick), to_micros(slot.expires)
