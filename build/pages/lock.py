@@ -11,12 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings[python]")
+#: mkdocstrings 1.0 cannot use the highlighting of pymdown-extensions 12.
+TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "pymdown-extensions<12")
 #: The oldest decides the versions.
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux2014_aarch64", "manylinux_2_28_aarch64")
-#: For other systems, and for a server that rebuilds while one writes.
-UNUSED = ("colorama", "watchdog", "pip", "setuptools")
+#: For a server that rebuilds while one writes.
+UNUSED = ("watchdog", "pip", "setuptools")
 
 
 def main() -> None:

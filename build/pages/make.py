@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from . import generated
@@ -47,10 +48,12 @@ def main() -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         # What Material prints about itself is no news about these documents.
         environment |= {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [str(python), "-m", "mkdocs", "build", "--strict", "--quiet", "--clean"]
-        done = subprocess.run([*command, "--config-file", str(config)], check=False, env=environment, cwd=ROOT)
+        # Not --quiet: what is not printed does not count for --strict.
+        command = [str(python), "-m", "mkdocs", "build", "--strict", "--clean", "--config-file", str(config)]
+        done = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(done.returncode)
+        news = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("INFO")]
+        sys.exit("\n".join(news))
     print(f"{SITE.relative_to(ROOT)}/index.html")
 
 
@@ -85,10 +88,11 @@ def _gather(folder: Path) -> None:
             shutil.copy2(source, folder / name)
     (folder / API).write_text(api())
     for document in folder.rglob("*.md"):
-        document.write_text(_LINK.sub(lambda link: _kept(document, link), document.read_text()))
+        document.write_text(_LINK.sub(partial(_kept, document), document.read_text()))
 
 
 def _kept(document: Path, link: re.Match[str]) -> str:
+    """The link, or its text where it leads to what the site has not."""
     target = link[2].partition("#")[0]
     here = not target or "://" in target or target.startswith("mailto:") or (document.parent / target).is_file()
     return link[0] if here else link[1]
