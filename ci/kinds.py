@@ -210,7 +210,8 @@ def _other(name: str, environment: Environment, folders: Sequence[str], options:
     except CannotMake as failure:
         yield Outcome(name, Tally(failed=1), trouble=str(failure))
         return
-    yield _pytest(name, environment.interpreter, folders, replace(options, fast=True))
+    there = [folder for folder in folders if (ROOT / folder).is_dir()]
+    yield _pytest(name, environment.interpreter, there, replace(options, fast=True))
 
 
 def floors_of(pyproject: str) -> list[str]:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.errors import ConfigurationError, LeaseLostError, Loss
 from dislock.protocol.acquisition import Acquisition
-from dislock.request import Request, normalize_strategies
+from dislock.request import Request, name_of, normalize_strategies
 from dislock.view import View
 
 __all__ = ["LeaseLock", "LockSession", "ScheduleLock", "acquire_locks", "build_locks", "with_locks"]
@@ -35,8 +35,10 @@ class AcquiredLocks:
     Cancelled while entering, it gives back what was taken; cancelled while leaving, it frees the lease first.
     """
 
-    def __init__(self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False) -> None:
-        self._request = Request(context, strategies, jitter=jitter)
+    def __init__(
+        self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False, recorded: str | None = None
+    ) -> None:
+        self._request = Request(context, strategies, jitter=jitter, recorded=recorded)
         self._keeper: asyncio.Task[None] | None = None
         self._leaving = False
 
@@ -49,11 +51,11 @@ class AcquiredLocks:
         lost: asyncio.Event | None = None
         try:
             await self._driver.run(acquisition.acquire())
-            if acquisition.lease:
+            if acquisition.kept:
                 await self._begin_keeping()
-                if not self._request.continues:
-                    event = lost = asyncio.Event()
-                    acquisition.on_loss(lambda _: event.set())
+            if acquisition.can_be_lost and not self._request.continues:
+                event = lost = asyncio.Event()
+                acquisition.on_loss(lambda _: event.set())
         except BaseException:
             # Cancelled between two steps: what is still held is held for nobody.
             await self._stop_keeping()
@@ -92,6 +94,9 @@ class AcquiredLocks:
         acquisition = self._acquisition
         while True:
             loss, fault = await self._renew(acquisition)
+            if not acquisition.can_be_lost:
+                # A slot alone: there was no more to do than to record the start.
+                return
             # An event loop does not work on in a forked child, and the lease is the parent's.
             if self._leaving or self._request.forked or loss:
                 return
@@ -125,19 +130,20 @@ class LeaseLock(AcquiredLocks):
         super().__init__(context, ("lease",))
 
 
-def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLocks:
+def acquire_locks(context: LockContext, strategies: Iterable[Strategy]) -> AcquiredLocks:
     """All locks of the strategies in one asynchronous context manager; see ``dislock.acquire_locks``."""
     return AcquiredLocks(context, strategies, jitter=True)
 
 
-def build_locks(context: LockContext, strategies: Iterable[str]) -> list[ScheduleLock | LeaseLock]:
+def build_locks(context: LockContext, strategies: Iterable[Strategy]) -> list[AcquiredLocks]:
     """The locks of the strategies, one object each, in the order in which to enter them."""
-    kinds: dict[str, type[ScheduleLock | LeaseLock]] = {"schedule": ScheduleLock, "lease": LeaseLock}
-    return [kinds[name](context) for name in normalize_strategies(strategies)]
+    kinds = {"schedule": ScheduleLock, "lease": LeaseLock}
+    names = normalize_strategies(strategies)
+    return [kinds[name](context) if name in kinds else AcquiredLocks(context, (name,)) for name in names]
 
 
 def with_locks(
-    context: LockContext, strategies: Iterable[str]
+    context: LockContext, strategies: Iterable[Strategy]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Decorator for a coroutine function: each call takes the locks anew.
 
@@ -153,7 +159,7 @@ def with_locks(
 
         @functools.wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with acquire_locks(context, wanted) as session:
+            async with AcquiredLocks(context, wanted, jitter=True, recorded=name_of(function)) as session:
                 work = function(*args, **kwargs)
                 # Only the call shows it: an ordinary function may return a coroutine.
                 if not isinstance(work, Coroutine):

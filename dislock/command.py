@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
+from dislock.drivers.clock import clock
 from dislock.errors import LEASE_LOST_EXIT_CODE
+from dislock.events import INFO, Event, report
 from dislock.holding import Holding
 from dislock.process.ending import die_of_interrupt
 from dislock.process.environment import current_environment
@@ -23,7 +26,7 @@ logger = logging.getLogger("dislock")
 _OURS = (b"DISLOCK_LOCK_KEY", b"DISLOCK_OWNER", b"DISLOCK_SLOT", b"DISLOCK_FENCING_TOKEN")
 
 
-def run_with_locks(command: Sequence[str], context: LockContext, strategies: Iterable[str]) -> int:
+def run_with_locks(command: Sequence[str], context: LockContext, strategies: Iterable[Strategy]) -> int:
     """Runs a command under the locks of the strategies and returns its exit code.
 
     128+N for a death by signal N, 127 for a command that was not found and 126 for one that cannot be executed (the
@@ -34,7 +37,7 @@ def run_with_locks(command: Sequence[str], context: LockContext, strategies: Ite
     command had begun, the command never runs and the slot is given back.
     """
     run = Run(command, kill_grace=context.kill_grace_seconds)
-    holding = Holding(context, strategies, supervised=True)
+    holding = Holding(context, strategies, supervised=True, recorded=described(command, context))
     environment = current_environment()
     held = False
     try:
@@ -59,6 +62,18 @@ def run_held(holding: Holding, command: Sequence[str], environment: Mapping[byte
     return code
 
 
+def described(command: Sequence[str], context: LockContext) -> str | None:
+    """A command for the journal, if there is one: its program's base name and a digest of all of it."""
+    if context.journal_parts is None:
+        return None
+    from hashlib import sha256
+
+    words = [os.fsencode(word) for word in command]
+    name = os.path.basename(words[0]).decode("utf-8", "replace")  # noqa: PTH119 - bytes
+    digest = sha256(b"\0".join(words)).hexdigest()[:12]
+    return f"{name} {digest}"
+
+
 def exit_code(reason: NeverBegan) -> int:
     """The exit code for a command that never began. The log says why, unless a signal asked for it."""
     if isinstance(reason, NotStarted):
@@ -69,15 +84,17 @@ def exit_code(reason: NeverBegan) -> int:
 def command_environment(holding: Holding, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """``environment`` with the variables that describe the command's locks, and without those of an outer run.
 
-    That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN``, and, with the strategy schedule,
-    ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is known), in UTC.
+    That is ``DISLOCK_LOCK_KEY``, ``DISLOCK_OWNER``, ``DISLOCK_FENCING_TOKEN`` (not with the strategy advisory), and,
+    with the strategy schedule, ``DISLOCK_SLOT``: the nominal time of its tick (or the slot's end where only that is
+    known), in UTC.
     """
     context, slot = holding.request.context, holding.slot
     described = {
         "DISLOCK_LOCK_KEY": context.lock_key,
         "DISLOCK_OWNER": context.owner,
-        "DISLOCK_FENCING_TOKEN": str(holding.fencing_token),
     }
+    if holding.fencing_token is not None:
+        described["DISLOCK_FENCING_TOKEN"] = str(holding.fencing_token)
     if slot:
         described["DISLOCK_SLOT"] = (slot.tick or slot.expires).strftime("%Y-%m-%dT%H:%M:%SZ")
     # UTF-8 whatever the locale: a key must look the same to a command on every host.
@@ -91,6 +108,7 @@ def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -
     The slot stays taken only if the command has begun.
     """
     code, interrupted = -1, False
+    begun = clock()
 
     def stop_on_loss(stop: Callable[[Stop], None]) -> None:
         holding.on_loss(lambda loss: stop(Stop(loss.grace)))
@@ -100,10 +118,14 @@ def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -
             command_environment(holding, environment), None if holding.request.continues else stop_on_loss
         )
         code, interrupted = ended.code, ended.interrupted
+        took = round(clock() - begun, 3)
+        fields = {"key": holding.request.context.lock_key, "exit_code": code, "took_seconds": took}
+        report(Event("command ended", INFO, f"the command ended with exit code {code} after {took:.1f} s", fields))
     except NeverBegan as reason:
         code = exit_code(reason)
     finally:
-        loss = holding.release(started=run.begun, succeeded=code == 0)
+        known = code if code >= 0 else None
+        loss = holding.release(started=run.begun, succeeded=code == 0, exit_code=known)
     if (loss and not holding.request.continues) or holding.acquisition.sealed is False:
         return LEASE_LOST_EXIT_CODE, False
     return code, interrupted

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from dislock.errors import ConfigurationError
 
@@ -21,6 +22,9 @@ LONGEST_KEY_BYTES = 2000
 SHORTEST_TTL_SECONDS = 0.1
 #: Renewals that follow each other faster only load the database.
 SHORTEST_INTERVAL_SECONDS = 0.01
+DEFAULT_TTL_SECONDS = 60.0
+#: What can be asked for: ``schedule`` and ``lease``, alone or together, or ``advisory`` alone.
+Strategy: TypeAlias = Literal["schedule", "lease", "advisory"]
 SCHEDULE_PREFIX = "cronjob-lock:schedule:"
 LEASE_PREFIX = "cronjob-lock:lease:"
 #: Why a slot that is consumed by success cannot do with one of them: the end of a sentence about the setting.
@@ -48,6 +52,17 @@ class LeaseLossPolicy(str, Enum):
             raise ConfigurationError(f"lease_loss_policy must be {words}, not {value!r}") from None
 
 
+def default_owner() -> str:
+    """``hostname:pid`` of this process."""
+    node = os.fsencode(os.uname().nodename).decode("utf-8", "replace").strip()
+    return f"{node or 'localhost'}:{os.getpid()}"
+
+
+def default_interval(ttl: float) -> float:
+    """The pause between renewals, in seconds, where none is given."""
+    return min(max(ttl * 0.3, 1.0), 10.0, ttl)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LockContext:
     """Everything that the locks of one job need to know; checked at construction.
@@ -57,23 +72,23 @@ class LockContext:
 
     url: str = field(repr=False)
     """libpq connection string: a URL or ``key=value`` words. Never part of the ``repr``."""
-    table_parts: list[str]
+    table_parts: list[str] = field(default_factory=lambda: ["key_value"])
     """The lock table's name: ``["key_value"]``, ``["public", "key_value"]``, at most database, schema, table."""
     lock_key: str
     """The job's name; hosts that share it exclude each other."""
-    owner: str
+    owner: str = field(default_factory=default_owner)
     """Who holds the lock, for people: ``hostname:pid``. Need not be unique."""
     next_run_time: datetime | None = None
     """When the slot ends; must know its zone. Computed from ``schedule`` at each entry when None."""
-    run_ttl_seconds: float | None = None
+    run_ttl_seconds: float | None = DEFAULT_TTL_SECONDS
     """How long a lease lasts after its last renewal; needed for leases."""
     lease_interval_seconds: float | None = None
-    """The longest pause between two renewals, at most the TTL; needed for leases."""
+    """The longest pause between two renewals, at most the TTL; None: 0.3 of the TTL, from 1 to 10 seconds."""
     schedule: str | None = None
     """Cron expression: five to seven fields or an alias, as croniter reads them."""
     jitter_max_seconds: float = 0.0
     """Longest random delay before the first connection."""
-    lease_loss_policy: LeaseLossPolicy = LeaseLossPolicy.TERMINATE
+    lease_loss_policy: LeaseLossPolicy | Literal["terminate", "continue"] = LeaseLossPolicy.TERMINATE
     """What a lost lease does; the policy's word will do as well."""
     time_zone: str | None = None
     """IANA name of the zone in which ``schedule`` is read; the database session's zone when None."""
@@ -88,7 +103,7 @@ class LockContext:
     journal_keep_days: int = 90
     """How long runs stay in the journal; 0 keeps all."""
     wait_seconds: float = 0.0
-    """How long to wait for a lease that somebody else holds. A slot is never waited for."""
+    """How long to wait for a lease or an advisory lock that somebody else holds. A slot is never waited for."""
     slot_consumed_by: Literal["start", "success"] = "start"
     """What closes a tick: the start of a run, or only its success. ``success`` needs both strategies."""
 
@@ -151,6 +166,27 @@ def _check_consumed(value: object) -> str:
     if word not in ("start", "success"):
         raise ConfigurationError(f"slot_consumed_by must be start or success, not {value!r}")
     return str(word)
+
+
+def advisory_parts(lock_key: str) -> list[str]:
+    """The parts of an advisory lock's key: a JSON array of strings, or the lock key as the only part.
+
+    Raises ``ConfigurationError`` for a key that begins as an array and is none of strings.
+    """
+    if not lock_key.startswith("["):
+        return [lock_key]
+    import json
+
+    try:
+        parts = json.loads(lock_key)
+    except ValueError:
+        parts = None
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
+        raise ConfigurationError(
+            'lock_key begins with "[", so for the strategy advisory it must be a JSON array of strings such as '
+            '["billing", "42"]'
+        )
+    return parts
 
 
 def _check_text(name: str, value: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.drivers.clock import clock
 from dislock.errors import DislockError, Loss
 from dislock.protocol.acquisition import Acquisition
@@ -22,14 +22,18 @@ class Holding:
     def __init__(
         self,
         context: LockContext,
-        strategies: Iterable[str],
+        strategies: Iterable[Strategy],
         *,
         supervised: bool = False,
         jitter: bool = True,
         started: float | None = None,
+        recorded: str | None = None,
     ) -> None:
-        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends."""
-        self.request = Request(context, strategies, supervised=supervised, jitter=jitter)
+        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends.
+
+        ``recorded``: what runs under the locks, for the journal; None: nothing is recorded.
+        """
+        self.request = Request(context, strategies, supervised=supervised, jitter=jitter, recorded=recorded)
         from dislock.drivers.threads import Leave, Threads
 
         self._driver = Threads(self.request.database, context.table_parts)
@@ -69,7 +73,7 @@ class Holding:
         self._acquisition = self.request.begin(self._started)
         try:
             held = self._driver.run(self._acquisition.acquire(), self._leave_acquiring)
-            if held and self._acquisition.lease:
+            if held and self._acquisition.kept:
                 self._begin_keeping()
         except BaseException:
             # Interrupted between two steps, or no thread could be started: what is still held is held for nobody.
@@ -82,16 +86,18 @@ class Holding:
         """Calls ``listener`` once when the lease is lost, from the renewing thread, or now if it is lost already."""
         self.acquisition.on_loss(listener)
 
-    def release(self, *, started: bool = True, succeeded: bool = False) -> Loss | None:
+    def release(self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None) -> Loss | None:
         """Frees the lease, and says if it was lost; in a forked child it does nothing.
 
         ``started=False``: nothing was started, so the slot is given back too. ``succeeded``: the work succeeded, which
-        seals a slot that is consumed by success. At most 5 seconds, or until the lease's stop time for a seal.
+        seals a slot that is consumed by success. At most 5 seconds, or until the lease's stop time for a seal; a
+        journal, for which ``exit_code`` is, takes at most 2 more.
         """
         if self.request.forked:
             return None
         if self._stop_keeping():
-            self._driver.run(self.acquisition.release(started=started, succeeded=succeeded))
+            steps = self.acquisition.release(started=started, succeeded=succeeded, exit_code=exit_code)
+            self._driver.run(steps)
         else:
             self.acquisition.fail("its renewal could not be stopped", succeeded=succeeded)
         if self._interrupt is not None:
@@ -103,6 +109,10 @@ class Holding:
         try:
             self._keeper.start()
         except RuntimeError as error:
+            if not self.acquisition.lease:
+                # Only the start of the run is not recorded then, and the record of its end makes up for that.
+                self._keeper = None
+                return
             raise DislockError(f"no thread could be started for renewing the lease: {error}") from None
 
     def _stop_keeping(self) -> bool:

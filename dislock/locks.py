@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from dislock.context import LockContext
+from dislock.context import LockContext, Strategy
 from dislock.holding import Holding
-from dislock.request import normalize_strategies, refuse_deferred
+from dislock.request import name_of, normalize_strategies, refuse_deferred
 from dislock.view import View
 
 P = ParamSpec("P")
@@ -24,14 +24,16 @@ class LockSession(View[threading.Event]):
 class AcquiredLocks:
     """Context manager over a set of locks: all of them, or an exception and none. To be used once."""
 
-    def __init__(self, context: LockContext, strategies: Iterable[str], *, jitter: bool = False) -> None:
-        self._holding = Holding(context, strategies, jitter=jitter)
+    def __init__(
+        self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False, recorded: str | None = None
+    ) -> None:
+        self._holding = Holding(context, strategies, jitter=jitter, recorded=recorded)
 
     def __enter__(self) -> LockSession:
         holding = self._holding
         holding.acquire()
         lost = None
-        if holding.acquisition.lease and not holding.request.continues:
+        if holding.acquisition.can_be_lost and not holding.request.continues:
             event = lost = threading.Event()
             holding.on_loss(lambda _: event.set())
         return LockSession(holding.acquisition, lost)
@@ -66,7 +68,7 @@ class LeaseLock(AcquiredLocks):
         super().__init__(context, ("lease",))
 
 
-def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLocks:
+def acquire_locks(context: LockContext, strategies: Iterable[Strategy]) -> AcquiredLocks:
     """All locks of the strategies in one context manager: schedule outermost, then lease.
 
     Waits a random time up to ``jitter_max_seconds`` first. Yields a ``LockSession``. When the lease is refused, the
@@ -75,13 +77,14 @@ def acquire_locks(context: LockContext, strategies: Iterable[str]) -> AcquiredLo
     return AcquiredLocks(context, strategies, jitter=True)
 
 
-def build_locks(context: LockContext, strategies: Iterable[str]) -> list[ScheduleLock | LeaseLock]:
+def build_locks(context: LockContext, strategies: Iterable[Strategy]) -> list[AcquiredLocks]:
     """The locks of the strategies in the order in which to enter them; each opens connections of its own."""
-    kinds: dict[str, type[ScheduleLock | LeaseLock]] = {"schedule": ScheduleLock, "lease": LeaseLock}
-    return [kinds[name](context) for name in normalize_strategies(strategies)]
+    kinds = {"schedule": ScheduleLock, "lease": LeaseLock}
+    names = normalize_strategies(strategies)
+    return [kinds[name](context) if name in kinds else AcquiredLocks(context, (name,)) for name in names]
 
 
-def with_locks(context: LockContext, strategies: Iterable[str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def with_locks(context: LockContext, strategies: Iterable[Strategy]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator: each call of the function takes the locks anew, as ``acquire_locks`` does.
 
     A refused call raises ``LockNotAcquiredError`` and does not run; a call whose lease was lost meanwhile raises
@@ -94,7 +97,7 @@ def with_locks(context: LockContext, strategies: Iterable[str]) -> Callable[[Cal
 
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with acquire_locks(context, wanted):
+            with AcquiredLocks(context, wanted, jitter=True, recorded=name_of(function)):
                 result = function(*args, **kwargs)
                 refuse_deferred(function, "dislock.aio.with_locks", result)
                 return result

@@ -9,26 +9,28 @@ from collections.abc import Coroutine, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext
+from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext, Strategy, advisory_parts, default_interval
 from dislock.drivers.clock import clock
 from dislock.errors import ConfigurationError, DislockError
 from dislock.events import report
 from dislock.greenlets import refuse_greenlets
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.lease import Terms
-from dislock.protocol.plan import Plan, Senses, SlotPlan
+from dislock.protocol.plan import AdvisoryPlan, JournalPlan, Plan, Senses, SlotPlan
 from dislock.protocol.schedule import Schedule, Slot
 
 if TYPE_CHECKING:
     from dislock.drivers.targets import Database
 
 #: All strategies, in the order in which locks are taken; they are freed in the opposite one.
-STRATEGIES = ("schedule", "lease")
+STRATEGIES: tuple[Strategy, ...] = ("schedule", "lease")
+#: A strategy of its own: one advisory lock, no table.
+ADVISORY: Strategy = "advisory"
 #: Bytes that PostgreSQL keeps of an application_name (NAMEDATALEN - 1).
 NAME_LENGTH = 63
 
 
-def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
+def normalize_strategies(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
     """The strategies in the order in which locks are taken, each once.
 
     None at all, an unknown one, or a bare string is a ``ConfigurationError``: never an unlocked run.
@@ -36,10 +38,14 @@ def normalize_strategies(strategies: Iterable[str]) -> tuple[str, ...]:
     if isinstance(strategies, (str, bytes)) or not isinstance(strategies, Iterable):
         raise ConfigurationError('strategies must be a sequence such as ("schedule", "lease"), not a bare string')
     wanted = [name.strip().lower() if isinstance(name, str) else name for name in strategies]
-    unknown = [name for name in wanted if name not in STRATEGIES]
+    unknown = [name for name in wanted if name not in (*STRATEGIES, ADVISORY)]
     if unknown or not wanted:
         problem = f"unknown strategy {unknown[0]!r}" if unknown else "no strategy given"
-        raise ConfigurationError(f"{problem}: choose from {', '.join(STRATEGIES)}")
+        raise ConfigurationError(f"{problem}: choose from {', '.join((*STRATEGIES, ADVISORY))}")
+    if ADVISORY in wanted:
+        if set(wanted) != {ADVISORY}:
+            raise ConfigurationError("the strategy advisory cannot be combined with another one")
+        return (ADVISORY,)
     return tuple(name for name in STRATEGIES if name in wanted)
 
 
@@ -47,15 +53,25 @@ class Request:
     """One acquisition, checked and not yet begun. No connection is opened here."""
 
     def __init__(
-        self, context: LockContext, strategies: Iterable[str], *, supervised: bool = False, jitter: bool = False
+        self,
+        context: LockContext,
+        strategies: Iterable[Strategy],
+        *,
+        supervised: bool = False,
+        jitter: bool = False,
+        recorded: str | None = None,
     ) -> None:
-        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends."""
+        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends.
+
+        ``recorded``: what runs under the locks, for the journal; None: nothing is recorded.
+        """
         refuse_greenlets()
         self.context = context
         self.strategies = normalize_strategies(strategies)
         self.continues = context.lease_loss_policy is LeaseLossPolicy.CONTINUE
         self._supervised = supervised
         self._jitter = jitter
+        self._recorded = recorded
         self._process: int | None = None
         self._schedule: Schedule | None = None
         if "schedule" in self.strategies and context.next_run_time is None:
@@ -65,6 +81,7 @@ class Request:
         if context.slot_consumed_by == "success" and self.strategies != STRATEGIES:
             raise ConfigurationError(f"slot_consumed_by success {NEEDS_BOTH}")
         self._terms = self._make_terms() if "lease" in self.strategies else None
+        self._advisory = self._make_advisory() if ADVISORY in self.strategies else None
         # psycopg is loaded only for settings that are right so far.
         from dislock.drivers.targets import Database
 
@@ -72,15 +89,24 @@ class Request:
 
     def _make_terms(self) -> Terms:
         context = self.context
-        if context.run_ttl_seconds is None or context.lease_interval_seconds is None:
-            raise ConfigurationError("the strategy lease needs run_ttl_seconds and lease_interval_seconds")
+        if context.run_ttl_seconds is None:
+            raise ConfigurationError("the strategy lease needs run_ttl_seconds")
+        interval = context.lease_interval_seconds
         return Terms(
             key=context.lease_key,
             owner=context.owner,
             ttl=context.run_ttl_seconds,
-            interval=context.lease_interval_seconds,
+            interval=default_interval(context.run_ttl_seconds) if interval is None else interval,
             grace=context.kill_grace_seconds if self._supervised and not self.continues else None,
         )
+
+    def _make_advisory(self) -> AdvisoryPlan:
+        from pg_advisory_lock.keys import advisory_key
+
+        context = self.context
+        parts = advisory_parts(context.lock_key)
+        stops = self._supervised and not self.continues
+        return AdvisoryPlan(advisory_key(parts), context.lock_key, context.kill_grace_seconds if stops else 0.0)
 
     def begin(self, started: float | None = None) -> Acquisition:
         """The acquisition, once. ``started``: when the process started, by ``drivers.clock``."""
@@ -102,11 +128,31 @@ class Request:
             delay=self._delay(),
             slot=slot,
             lease=self._terms,
+            advisory=self._advisory,
             wait=context.wait_seconds,
             supervised=self._supervised,
             continues=self.continues,
+            journal=self._journal(),
         )
-        return Acquisition(plan, Senses(clock, time.time, random.random, report))
+        senses = Senses(clock, time.time, random.random, report)
+        if self._advisory is None:
+            return Acquisition(plan, senses)
+        from dislock.protocol.advisory import AdvisoryAcquisition
+
+        return AdvisoryAcquisition(plan, senses)
+
+    def _journal(self) -> JournalPlan | None:
+        context = self.context
+        if context.journal_parts is None or self._recorded is None:
+            return None
+        return JournalPlan(
+            table=tuple(context.journal_parts),
+            keep_days=context.journal_keep_days,
+            key=context.lock_key,
+            strategy=",".join(self.strategies),
+            schedule=self._schedule.expression if self._schedule else None,
+            command=self._recorded,
+        )
 
     def _delay(self) -> float:
         longest = self.context.jitter_max_seconds if self._jitter else 0.0
@@ -124,6 +170,11 @@ class Request:
     def forked(self) -> bool:
         """Whether this is a copy, in a child process, of a lock that the parent holds."""
         return os.getpid() != self._process
+
+
+def name_of(function: object) -> str:
+    """A function for the journal."""
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def refuse_deferred(function: object, alternative: str, result: object = None) -> None:

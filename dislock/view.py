@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from dislock.errors import Loss, LossReason
+from dislock.errors import DislockError, Loss, LossReason
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.schedule import Slot
 
@@ -24,9 +24,10 @@ class View(Generic[Event]):
         """Rises strictly with each acquisition of the lease: what the work writes to can refuse smaller ones.
 
         Microseconds since 1970 by the database's clock at the acquisition. With a slot alone it assumes that this
-        clock is not set back.
+        clock is not set back. Raises ``DislockError`` with the strategy advisory, which has none.
         """
-        assert self._acquisition.token is not None, "a session exists only while its locks were taken"
+        if self._acquisition.token is None:
+            raise DislockError("the strategy advisory has no fencing token: nothing rises with each acquisition")
         return self._acquisition.token
 
     @property

@@ -69,8 +69,8 @@ def settings_in_full() -> str:
         lines += [f"## {group}", ""]
         for option in (each for each in OPTIONS if each.group == group):
             lines += [f"### {option.variable}", "", f"`{option.option} {option.metavar}`. Default: {_default(option)}."]
-            if option.strategy:
-                lines[-1] += f" Read only with `{option.strategy}`."
+            if option.strategies:
+                lines[-1] += " Read only with " + " or ".join(f"`{name}`" for name in option.strategies) + "."
             lines += ["", _markdown(option.help), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from dislock.context import (
@@ -20,6 +20,7 @@ from dislock.context import (
 
 SCHEDULE = "schedule"
 LEASE = "lease"
+ADVISORY = "advisory"
 #: Level words and their numbers in ``logging``, which is not imported for a message about a setting.
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 #: PostgreSQL cuts longer names (NAMEDATALEN), so that two settings could mean the same table.
@@ -55,10 +56,14 @@ class Option(NamedTuple):
     """The value when it is unset or empty, as one would write it; None when there is none."""
     shown: str = ""
     """What ``--help`` says in place of the default."""
-    strategy: str | None = None
-    """The strategy that reads it; None: always read."""
+    strategies: tuple[str, ...] = ()
+    """The strategies that read it; none named: all do."""
     group: str = LOCKING
     """The heading under which ``--help`` lists it."""
+
+    def is_read_by(self, strategies: Collection[str]) -> bool:
+        """Whether a run with these strategies reads it."""
+        return not self.strategies or not set(self.strategies).isdisjoint(strategies)
 
 
 def _number(text: str, low: float, *, above: bool) -> float:
@@ -138,8 +143,10 @@ def read_table(text: str) -> list[str]:
 def read_strategies(text: str) -> tuple[str, ...]:
     """The strategies in the order in which they are taken, whatever the order in which they were written."""
     words = {word.strip().lower() for word in text.split(",")}
+    if words == {ADVISORY}:
+        return (ADVISORY,)
     if not words <= {SCHEDULE, LEASE}:
-        raise BadValueError(f"must be schedule, lease or schedule,lease, not {_shown(text)}")
+        raise BadValueError(f"must be schedule, lease, schedule,lease or advisory, not {_shown(text)}")
     return tuple(word for word in (SCHEDULE, LEASE) if word in words)
 
 
@@ -216,7 +223,7 @@ OPTIONS = (
         "@daily. A slot lasts from one tick to the next.",
         read_cron,
         shown="required for schedule",
-        strategy=SCHEDULE,
+        strategies=(SCHEDULE,),
     ),
     Option(
         "CRON_TZ",
@@ -226,13 +233,14 @@ OPTIONS = (
         "another one, ticks are skipped or started twice.",
         read_cron,
         shown="the database session's",
-        strategy=SCHEDULE,
+        strategies=(SCHEDULE,),
     ),
     Option(
         "LOCK_STRATEGY",
         "--strategy",
         "WORDS",
-        "schedule: one start per tick. lease: one run at a time. schedule,lease: both.",
+        "schedule: one start per tick. lease: one run at a time. schedule,lease: both. advisory: one run at a time "
+        "under an advisory lock, without a table; programs that use pg_advisory_lock take the same one.",
         read_strategies,
         "schedule",
     ),
@@ -253,7 +261,7 @@ OPTIONS = (
         "How long a lease outlives its last renewal.",
         seconds(SHORTEST_TTL_SECONDS),
         "60",
-        strategy=LEASE,
+        strategies=(LEASE,),
         group=LEASES,
     ),
     Option(
@@ -263,7 +271,7 @@ OPTIONS = (
         "The longest pause between two renewals; at most the TTL.",
         seconds(SHORTEST_INTERVAL_SECONDS),
         shown="0.3 x TTL, from 1 to 10",
-        strategy=LEASE,
+        strategies=(LEASE,),
         group=LEASES,
     ),
     Option(
@@ -312,7 +320,7 @@ OPTIONS = (
         "two ticks.",
         seconds(),
         "5",
-        strategy=SCHEDULE,
+        strategies=(SCHEDULE,),
     ),
     Option(
         "LOCK_JOURNAL",
@@ -337,11 +345,11 @@ OPTIONS = (
         "LOCK_WAIT_SECONDS",
         "--wait",
         "SECONDS",
-        "How long to wait for a lease that somebody else holds. First come is not first served. A slot is never waited "
-        "for: a tick that was started is not started again.",
+        "How long to wait for a lease or an advisory lock that somebody else holds. For a lease, first come is not "
+        "first served. A slot is never waited for: a tick that was started is not started again.",
         seconds(),
         "0",
-        strategy=LEASE,
+        strategies=(LEASE, ADVISORY),
     ),
     Option(
         "LOCK_SLOT_CONSUMED_BY",
@@ -413,11 +421,11 @@ GIVEN = (
 EXAMPLES = (
     (
         "At most one start per tick, on any number of hosts (crontab)",
-        "0 0 * * * dislock --lock-key=job --schedule=@daily --time-zone=UTC DATABASE_URL ./run",
+        "CRON_TZ=UTC\n    0 0 * * * dislock --lock-key=job --schedule=@daily DATABASE_URL ./run",
     ),
     (
         "One run at a time, whenever it is started",
-        "LOCK_KEY=import LOCK_STRATEGY=lease dislock DATABASE_URL python3 import.py --all",
+        "LOCK_KEY=import LOCK_STRATEGY=lease dislock DATABASE_URL ./import.py --all",
     ),
     (
         "Both",
@@ -426,11 +434,11 @@ EXAMPLES = (
     ),
     (
         "Several replicas that migrate one database when they start",
-        "dislock --lock-key=migrate --strategy=lease --wait=300 DATABASE_URL ./migrate",
+        "dislock --lock-key=migrate --strategy=lease --wait=600 \\\n      DATABASE_URL ./migrate",
     ),
     (
         "One success per tick; a host that waits takes over from one that fails",
         "dislock --lock-key=report --strategy=schedule,lease --schedule='0 3 * * *' \\\n"
-        "      --time-zone=UTC --slot-consumed-by=success --wait=3600 DATABASE_URL ./report",
+        "      --time-zone=UTC --slot-consumed-by=success --wait=3600 \\\n      DATABASE_URL ./report",
     ),
 )

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dislock.cli.options import LEASE, OPTIONS, SCHEDULE, BadValueError, Option
-from dislock.context import NEEDS_BOTH, LockContext
+from dislock.cli.options import ADVISORY, LEASE, OPTIONS, SCHEDULE, BadValueError, Option
+from dislock.context import NEEDS_BOTH, LockContext, Strategy, advisory_parts
 from dislock.errors import ConfigurationError
 
 # As in the package: loading typing's one takes longer than this module.
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
     """Everything that a run needs to know; checked."""
 
     context: LockContext
-    strategies: tuple[str, ...]
+    strategies: tuple[Strategy, ...]
     command: list[str]
     log_level: int
     url_variable: str
@@ -282,11 +282,7 @@ class _Reader:
         if not command and needs_command:
             raise ConfigurationError(f"no command was given; {_USAGE}")
         strategies = self.value("LOCK_STRATEGY")
-        values = {
-            option.variable: self.value(option.variable)
-            for option in OPTIONS
-            if option.strategy is None or option.strategy in strategies
-        }
+        values = {option.variable: self.value(option.variable) for option in OPTIONS if option.is_read_by(strategies)}
         for variable, strategy in (("LOCK_KEY", None), ("CRON_SCHEDULE", SCHEDULE)):
             if values.get(variable) is None and strategy in (None, *strategies):
                 raise ConfigurationError(self._missing(variable, strategy))
@@ -298,13 +294,14 @@ class _Reader:
         if LEASE in strategies:
             ttl = values["RUN_LOCK_TTL_SECONDS"]
             interval = self._interval(ttl, values["LOCK_LEASE_INTERVAL"])
+        if ADVISORY in strategies:
+            self._check_advisory_key(values["LOCK_KEY"])
         if SCHEDULE in strategies:
             self._check_schedule(values["CRON_SCHEDULE"], values["CRON_TZ"])
         context = LockContext(
             url=url,
             table_parts=values["LOCK_TABLE"],
             lock_key=values["LOCK_KEY"],
-            owner=_owner(),
             run_ttl_seconds=ttl,
             lease_interval_seconds=interval,
             schedule=values.get("CRON_SCHEDULE"),
@@ -340,7 +337,7 @@ class _Reader:
         """Each setting that a run reads, with its text and where that came from."""
         found = []
         for option in OPTIONS:
-            if option.strategy is not None and option.strategy not in strategies:
+            if not option.is_read_by(strategies):
                 continue
             if option.variable in self._options:
                 text, source = self._options[option.variable], option.option
@@ -355,7 +352,9 @@ class _Reader:
         """What was set in vain: by an option, which was meant for this run, and by a variable, which may not be."""
         options, variables = [], []
         for option in OPTIONS:
-            needed = None if option.strategy in (None, *strategies) else f"the strategy {option.strategy}"
+            needed = None
+            if not option.is_read_by(strategies):
+                needed = f"the strategy {' or '.join(option.strategies)}"
             if option.variable == "LOCK_JOURNAL_KEEP_DAYS" and values["LOCK_JOURNAL"] is None:
                 needed = "a journal (--journal)"
             if needed is None:
@@ -397,10 +396,8 @@ class _Reader:
         hint = "".join(f"; {theirs} is set, but the setting is called {ours}" for ours, theirs in slips)
         return f"{variable} (or {option.option}) is not set{needed}{hint}"
 
-    def _interval(self, ttl: float, interval: float | None) -> float:
-        if interval is None:
-            return min(max(ttl * 0.3, 1.0), 10.0, ttl)
-        if interval > ttl:
+    def _interval(self, ttl: float, interval: float | None) -> float | None:
+        if interval is not None and interval > ttl:
             raise ConfigurationError(
                 f"{self._name('LOCK_LEASE_INTERVAL')} ({interval:g}) must not be above "
                 f"{self._name('RUN_LOCK_TTL_SECONDS')} ({ttl:g})"
@@ -409,13 +406,20 @@ class _Reader:
 
     def _check_combination(self, strategies: tuple[str, ...], consumed_by: str) -> None:
         # A variable may be meant for other lines of a crontab; an option is meant for this run.
-        if LEASE not in strategies and self._options.get("LOCK_WAIT_SECONDS", "").strip():
+        if strategies == (SCHEDULE,) and self._options.get("LOCK_WAIT_SECONDS", "").strip():
             raise ConfigurationError(
                 "--wait needs the strategy lease: a slot is never waited for, because a tick that was started is not "
                 "started again"
             )
         if consumed_by == "success" and strategies != (SCHEDULE, LEASE):
             raise ConfigurationError(f"{self._name('LOCK_SLOT_CONSUMED_BY')} success {NEEDS_BOTH}")
+
+    def _check_advisory_key(self, key: str) -> None:
+        try:
+            advisory_parts(key)
+        except ConfigurationError as error:
+            text = str(error).removeprefix("lock_key ")
+            raise ConfigurationError(f"{self._name('LOCK_KEY')} {text}") from None
 
     def _check_schedule(self, expression: str, zone: str | None) -> None:
         from dislock.protocol.schedule import Schedule
@@ -455,8 +459,3 @@ def _core(name: str) -> str:
 def _utf8(text: str) -> str:
     """Text of the system read as UTF-8 whatever the locale: a key must be the same on every host."""
     return os.fsencode(text).decode("utf-8", "surrogateescape")
-
-
-def _owner() -> str:
-    node = os.fsencode(os.uname().nodename).decode("utf-8", "replace").strip()
-    return f"{node or 'localhost'}:{os.getpid()}"

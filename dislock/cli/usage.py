@@ -83,7 +83,8 @@ def _readers(modifier: Modifier) -> str:
 def _described(option: Option) -> str:
     default = option.shown or option.default
     label = default if default is not None and default.startswith("required") else f"default: {default}"
-    only = f"; read only with {option.strategy}" if option.strategy and not label.startswith("required") else ""
+    limited = option.strategies and not label.startswith("required")
+    only = f"; read only with {' or '.join(option.strategies)}" if limited else ""
     return f"{option.help} ({label}{only})"
 
 

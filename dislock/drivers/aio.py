@@ -13,7 +13,7 @@ import psycopg
 from dislock.drivers.addresses import addresses, failure_at, is_name, shares
 from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
 from dislock.drivers.clock import LONGEST_SLEEP, clock
-from dislock.drivers.connections import GOODBYE, check_server, options, sever
+from dislock.drivers.connections import GOODBYE, check_server, options, sever, take_news
 from dislock.drivers.failures import EXPECTED
 from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
@@ -31,6 +31,7 @@ from dislock.protocol.steps import (
     Steps,
     Unanswered,
     Wait,
+    Watch,
     together,
 )
 
@@ -83,6 +84,8 @@ class Tasks:
         if isinstance(step, Wait):
             await run.wait(None, step.until)
             return Done(leave=run.told())
+        if isinstance(step, Watch):
+            return await self._watch(step, run)
         if isinstance(step, Connect):
             return await self._connect(step, run)
         if isinstance(step, Execute):
@@ -139,8 +142,8 @@ class Tasks:
 
         async def execute() -> tuple[Row, ...]:
             doubts.begin()
-            cursor = await connection.execute(compose(statement, self._table), parameters(statement))
-            return rows_of(statement, await cursor.fetchall())
+            cursor = await connection.execute(compose(statement, self._table, step.journal), parameters(statement))
+            return rows_of(statement, await cursor.fetchall() if cursor.description else ())
 
         task = _start(execute())
         await run.wait(task, cancel_time(step.by, clock()), linger=LINGER - CANCEL)
@@ -161,8 +164,33 @@ class Tasks:
                 return Failed(Failure(HAD_TO_WAIT), run.told())
             if connection.closed:
                 self._connection = None
-            return self._explain(error, run, broken=connection.closed)
+            return self._explain(error, run, broken=connection.closed, journal=bool(step.journal))
         return Done(task.result(), run.told(), doubts.of_answer(cancelled=gave_up))
+
+    async def _watch(self, step: Watch, run: _Run) -> Answer:
+        connection = self._connection
+        assert connection is not None
+        loop = asyncio.get_running_loop()
+        news: asyncio.Future[None] = loop.create_future()
+
+        def read() -> None:
+            if not news.done():
+                try:
+                    take_news(connection.pgconn)
+                except psycopg.Error as error:
+                    news.set_exception(error)
+
+        loop.add_reader(connection.fileno(), read)
+        try:
+            await run.wait(news, step.until, linger=0.0)
+        finally:
+            loop.remove_reader(connection.fileno())
+        if news.done() and (error := news.exception()):
+            self._connection = None
+            connection.pgconn.finish()
+            return self._explain(error, run, broken=True)
+        news.cancel()
+        return Done(leave=run.told())
 
     async def _abandon(self, connection: psycopg.AsyncConnection[Any], task: asyncio.Task[Any], run: _Run) -> None:
         # Cancelling a task that waits for an answer makes psycopg ask the server to cancel the statement, for up to
@@ -174,8 +202,10 @@ class Tasks:
             task.cancel()
         connection.pgconn.finish()
 
-    def _explain(self, error: BaseException, run: _Run, *, broken: bool) -> Failed:
+    def _explain(self, error: BaseException, run: _Run, *, broken: bool, journal: bool = False) -> Failed:
         if isinstance(error, EXPECTED):
+            if journal:
+                return Failed(self._database.journal_failure(error, broken=broken), run.told())
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
 

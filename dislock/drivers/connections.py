@@ -11,6 +11,7 @@ from psycopg import NotSupportedError
 
 if TYPE_CHECKING:
     from psycopg import BaseConnection
+    from psycopg.pq.abc import PGconn
 
 #: The oldest PostgreSQL that understands the statements (``MATERIALIZED``).
 OLDEST = 12
@@ -56,3 +57,14 @@ def sever(descriptor: int) -> None:
     """Shuts a connection's socket down, which wakes whoever waits for its answer."""
     with suppress(OSError), socket.socket(fileno=socket.dup(descriptor)) as double:
         double.shutdown(socket.SHUT_RDWR)
+
+
+def take_news(connection: PGconn) -> None:
+    """Reads what came on an idle connection; raises ``OperationalError`` if that is its end."""
+    from psycopg import OperationalError
+    from psycopg.pq import ConnStatus
+
+    # libpq raises where it reads the end of the socket; a FATAL message comes just before it.
+    connection.consume_input()
+    if connection.status != ConnStatus.OK:
+        raise OperationalError(connection.get_error_message())

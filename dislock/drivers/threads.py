@@ -6,6 +6,8 @@ of authentication block and know no time limit of ours.
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,12 +20,12 @@ import psycopg
 from dislock.drivers.addresses import addresses, failure_at, is_name, shares
 from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
 from dislock.drivers.clock import LONGEST_SLEEP, clock
-from dislock.drivers.connections import GOODBYE, check_server, decline_signals, options, sever
+from dislock.drivers.connections import GOODBYE, check_server, decline_signals, options, sever, take_news
 from dislock.drivers.failures import EXPECTED
 from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
 from dislock.process.outcomes import NoThreadError
-from dislock.protocol.statements import Row, Statement, rows_of
+from dislock.protocol.statements import Row, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -37,6 +39,7 @@ from dislock.protocol.steps import (
     Steps,
     Unanswered,
     Wait,
+    Watch,
     together,
 )
 
@@ -85,6 +88,8 @@ class Threads:
         if isinstance(step, Wait):
             self._wait(run, step.until, lambda: False)
             return Done(leave=run.told())
+        if isinstance(step, Watch):
+            return self._watch(step, run)
         if isinstance(step, Connect):
             return self._connect(step, run)
         if isinstance(step, Execute):
@@ -129,7 +134,7 @@ class Threads:
     def _execute(self, step: Execute, run: _Run) -> Answer:
         link, table = self._link, self._table
         assert link is not None
-        call = link.submit(lambda: link.execute(step.statement, table))
+        call = link.submit(lambda: link.execute(step, table))
         self._wait(run, cancel_time(step.by, clock()), lambda: call.done, linger=LINGER - CANCEL)
         if cancelled := not call.done:
             link.cancel()
@@ -142,12 +147,24 @@ class Threads:
         if broken:
             link.abandon()
             self._link = None
-        return self._explain(call, run, broken=broken)
+        return self._explain(call, run, broken=broken, journal=bool(step.journal))
 
-    def _explain(self, call: _Call, run: _Run, *, broken: bool) -> Answer:
+    def _watch(self, step: Watch, run: _Run) -> Answer:
+        link = self._link
+        assert link is not None
+        call = link.submit(lambda: link.watch(step.until))
+        self._wait(run, step.until + GOODBYE, lambda: call.done)
+        link.end_watch()
+        if not call.done or call.error is None:
+            return Done(leave=run.told())
+        return self._explain(call, run, broken=True)
+
+    def _explain(self, call: _Call, run: _Run, *, broken: bool, journal: bool = False) -> Answer:
         if call.error is None:
             return Unanswered(run.told())
         if isinstance(call.error, EXPECTED):
+            if journal:
+                return Failed(self._database.journal_failure(call.error, broken=broken), run.told())
             return Failed(self._database.failure(call.error, self._table, broken=broken), run.told())
         raise call.error
 
@@ -221,11 +238,31 @@ class _Link:
         self._connection.add_notice_handler(self.doubts)
         check_server(self._connection)
 
-    def execute(self, statement: Statement, table: list[str]) -> tuple[Row, ...]:
+    def execute(self, step: Execute, table: list[str]) -> tuple[Row, ...]:
         assert self._connection is not None
         self.doubts.begin()
-        cursor = self._connection.execute(compose(statement, table), parameters(statement))
-        return rows_of(statement, cursor.fetchall())
+        query = compose(step.statement, table, step.journal)
+        cursor = self._connection.execute(query, parameters(step.statement))
+        return rows_of(step.statement, cursor.fetchall() if cursor.description else ())
+
+    def watch(self, until: float) -> None:
+        """Waits until then, or until ``end_watch``; raises the driver's error when the server ends the connection."""
+        assert self._connection is not None
+        self._woken, self._waker = socket.socketpair()
+        with self._woken, self._waker:
+            while (remaining := until - clock()) > 0:
+                woken = self._woken.fileno()
+                sockets = [self._connection.fileno(), woken]
+                ready, _, _ = select.select(sockets, [], [], min(remaining, LONGEST_SLEEP))
+                if woken in ready:
+                    return
+                if ready:
+                    take_news(self._connection.pgconn)
+
+    def end_watch(self) -> None:
+        """Ends ``watch``, from another thread."""
+        with suppress(OSError, AttributeError):
+            self._waker.send(b".")
 
     @property
     def broken(self) -> bool:

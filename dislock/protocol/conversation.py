@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 
 from dislock.protocol.plan import Senses
-from dislock.protocol.statements import READS, Statement
+from dislock.protocol.statements import READS, AnyStatement
 from dislock.protocol.steps import (
     Answer,
     Close,
@@ -31,7 +31,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 FIRST_TRY = 1.0
 
 #: Makes a statement from the moment at which it is sent and the moment by which its answer must be there.
-Make = Callable[[float, float], Statement]
+Make = Callable[[float, float], AnyStatement]
 
 
 class Conversation:

@@ -21,6 +21,26 @@ class SlotPlan(NamedTuple):
     """The slot is not taken before the run: a run under the lease that succeeds seals it."""
 
 
+class AdvisoryPlan(NamedTuple):
+    """Which advisory lock is wanted: PostgreSQL's number for it, and its name for people."""
+
+    key: int
+    name: str
+    grace: float = 0.0
+    """Seconds that a supervised command has between SIGTERM and SIGKILL when the lock is lost."""
+
+
+class JournalPlan(NamedTuple):
+    """Where a run is recorded, and what is known of it before."""
+
+    table: tuple[str, ...]
+    keep_days: int
+    key: str
+    strategy: str
+    schedule: str | None
+    command: str | None
+
+
 class Plan(NamedTuple):
     """All that an acquisition needs to know; durations in seconds, ``started`` by the driver's clock."""
 
@@ -31,12 +51,15 @@ class Plan(NamedTuple):
     delay: float = 0.0
     slot: SlotPlan | None = None
     lease: Terms | None = None
+    advisory: AdvisoryPlan | None = None
     wait: float = 0.0
-    """How long to wait for a lease that somebody else holds."""
+    """How long to wait for a lease or an advisory lock that somebody else holds."""
     supervised: bool = False
     """A command runs under the locks, and is stopped when the lease is lost."""
     continues: bool = False
     """The work goes on when the lease is lost (``LeaseLossPolicy.CONTINUE``)."""
+    journal: JournalPlan | None = None
+    """Where the run is recorded; None: nowhere."""
 
 
 class Senses(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: What a row that ends at ``infinity`` counts as.
@@ -271,15 +271,23 @@ _TEMPLATES[Inspect] = f"""
 Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | FreeAndSeal | GiveBackSlot | Inspect
 #: Those that change nothing: that an answer to one was lost leaves nothing in doubt.
 READS = (ReadClock, Inspect)
+if TYPE_CHECKING:
+    from dislock.protocol.advisory_statements import AdvisoryStatement
+
+    AnyStatement = Statement | AdvisoryStatement
+else:
+    AnyStatement = Statement
 Row = Clock | Claimed | Moved | Sealed | GivenBack | Held
 
 
-def template(statement: Statement) -> str:
+def template(statement: tuple[Any, ...]) -> str:
     """The statement's SQL, with ``{table}`` for the table's quoted name and ``%(field)s`` for each value."""
-    return _TEMPLATES[type(statement)]
+    # Statements of other modules know theirs.
+    own = getattr(statement, "sql", None)
+    return _TEMPLATES[type(statement)] if own is None else str(own())
 
 
-_ROWS: dict[type, Callable[..., Row]] = {
+_ROWS: dict[type, Callable[..., Any]] = {
     ReadClock: Clock,
     ClaimSlot: Claimed,
     ClaimLease: Claimed,
@@ -290,7 +298,13 @@ _ROWS: dict[type, Callable[..., Row]] = {
 }
 
 
-def rows_of(statement: Statement, fetched: Iterable[Sequence[Any]]) -> tuple[Row, ...]:
-    """The rows that a driver fetched, as the named tuples that answer the statement."""
-    row = _ROWS[type(statement)]
-    return tuple(row(*columns) for columns in fetched)
+def add(kind: type, text: str, row: Callable[..., Any]) -> None:
+    """Adds a statement of another module, with its template and its rows."""
+    _TEMPLATES[kind] = text
+    _ROWS[kind] = row
+
+
+def rows_of(statement: tuple[Any, ...], fetched: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+    """The rows that a driver fetched, as the named tuples that answer the statement, if it has any."""
+    row = _ROWS.get(type(statement))
+    return tuple(tuple(columns) if row is None else row(*columns) for columns in fetched)

@@ -12,9 +12,12 @@ A driver can be told to leave (a signal, a cancelled task, the end of a block). 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
-from dislock.protocol.statements import Statement
+from dislock.protocol.statements import AnyStatement
+
+if TYPE_CHECKING:
+    from dislock.protocol.records import Record
 
 #: Seconds that a statement in flight still has when its driver is told to leave. Its answer decides what is to be
 #: undone; a healthy database answers in a thousandth of that.
@@ -54,12 +57,20 @@ class Connect(NamedTuple):
 class Execute(NamedTuple):
     """Carries out one statement in a transaction of its own on the current connection."""
 
-    statement: Statement
+    statement: AnyStatement | Record
     by: float
+    journal: tuple[str, ...] = ()
+    """The name of the journal, for a statement that is about it instead of the lock table."""
 
 
 class Wait(NamedTuple):
     """Nothing to do until then."""
+
+    until: float
+
+
+class Watch(NamedTuple):
+    """Waits until then, or until something comes on the idle connection: an error is that it has ended."""
 
     until: float
 
@@ -94,7 +105,7 @@ class Unanswered(NamedTuple):
     leave: bool = False
 
 
-Step = Connect | Execute | Wait | Close
+Step = Connect | Execute | Wait | Watch | Close
 Answer = Done | Failed | Unanswered
 
 T = TypeVar("T")

@@ -94,7 +94,11 @@ async def coroutine(number: int) -> int:
     return number
 
 
-LockContext(url="u", table_parts=["t"], lock_key="k")  # type: ignore[call-arg] # must be refused
+LockContext(url="u", table_parts=["t"], owner="o")  # type: ignore[call-arg] # must be refused
+LockContext(url="u", lock_key="k", lease_loss_policy="continue", slot_consumed_by="success")
+LockContext(url="u", lock_key="k", lease_loss_policy="go on")  # type: ignore[arg-type] # must be refused
+acquire_locks(context, ["advisory"])
+acquire_locks(context, ["leas"])  # type: ignore[list-item] # must be refused
 LockContext("u", ["t"], "k", "o")  # type: ignore[call-arg] # must be refused
 acquire_locks(context)  # type: ignore[call-arg] # must be refused
 context.owner = "other"  # type: ignore[misc] # must be refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -17,11 +18,16 @@ GOOD: dict[str, Any] = {
 }
 
 
+def test_the_table_and_the_owner_have_the_command_lines_defaults() -> None:
+    context = LockContext(url="postgresql://h/d", lock_key="k")
+    assert context.table_parts == ["key_value"]
+    assert context.owner == f"{os.uname().nodename}:{os.getpid()}"
+
+
 def test_defaults_are_the_documented_ones() -> None:
     context = LockContext(**GOOD)
     assert context.next_run_time is None
-    assert context.run_ttl_seconds is None
-    assert context.lease_interval_seconds is None
+    assert (context.run_ttl_seconds, context.lease_interval_seconds) == (60.0, None)
     assert context.schedule is None
     assert context.jitter_max_seconds == 0.0
     assert context.lease_loss_policy is LeaseLossPolicy.TERMINATE

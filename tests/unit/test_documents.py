@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,8 @@ import dislock
 from dislock import aio
 from dislock.cli.actions import ACTIONS, MODIFIERS
 from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS
+from dislock.cli.settings import Help, Unanswerable, Version, load
+from dislock.protocol.records import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESSES
 
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
@@ -60,6 +63,32 @@ def test_the_documents_use_no_option_that_does_not_exist() -> None:
     assert commands
     for command in commands:
         assert set(re.findall(r"(?<![\w'-])(--[a-z][a-z-]+)", command)) <= options, command
+
+
+def consoles(text: str) -> list[str]:
+    """The dislock commands of all console blocks."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in re.findall(r"^\$ dislock\.pyz (.*)$", block, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/howto.md"])
+def test_each_command_of_a_console_is_understood(document: str) -> None:
+    environ = {"DATABASE_URL": "postgresql://h/d", "LOCK_JOURNAL": "dislock_runs"}
+    commands = consoles((ROOT / document).read_text())
+    assert commands
+    for command in commands:
+        words = shlex.split(re.sub(r" (&|>.*)$", "", command))
+        assert not isinstance(load(words, environ), (Help, Version, Unanswerable)), command
+
+
+def test_the_operations_have_each_of_the_operators_commands_and_the_journals_form() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    assert all(f"`{action.option}" in text for action in ACTIONS)
+    columns = CREATE_JOURNAL.replace("{table}", "dislock_runs")
+    assert all(
+        " ".join(sql.replace("{table}", "dislock_runs").split()) in " ".join(text.split())
+        for sql in (columns, INDEX_JOURNAL, INDEX_SUCCESSES)
+    )
 
 
 def test_the_man_page_can_be_read() -> None:

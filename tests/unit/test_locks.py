@@ -44,8 +44,6 @@ def test_strategies_that_mean_nothing_are_never_an_unlocked_run(entrance: str, s
 def test_missing_settings_are_refused_where_the_lock_is_made(module: Any) -> None:
     with pytest.raises(ValueError, match="run_ttl_seconds"):
         module.LeaseLock(make(run_ttl_seconds=None))
-    with pytest.raises(ValueError, match="lease_interval_seconds"):
-        module.LeaseLock(make(lease_interval_seconds=None))
     with pytest.raises(ValueError, match="next_run_time"):
         module.ScheduleLock(make(schedule=None))
 

@@ -15,6 +15,7 @@ from dislock.cli.settings import Help, Settings, Version, load
 from dislock.context import LeaseLossPolicy
 from dislock.errors import ConfigurationError
 from dislock.process.environment import original_environment
+from dislock.request import Request
 
 URL = "postgresql://u:p@h/d"
 ENVIRON = {"DATABASE_URL": URL, "LOCK_KEY": "job", "CRON_SCHEDULE": "0 3 * * *"}
@@ -73,7 +74,7 @@ def test_defaults() -> None:
     assert (context.url, context.lock_key, context.table_parts) == (URL, "job", ["key_value"])
     assert context.owner == f"{socket.gethostname()}:{os.getpid()}"
     assert (context.schedule, context.time_zone, context.next_run_time) == ("0 3 * * *", None, None)
-    assert (context.run_ttl_seconds, context.lease_interval_seconds) == (60.0, 10.0)
+    assert (context.run_ttl_seconds, context.lease_interval_seconds) == (60.0, None)
     assert (context.jitter_max_seconds, context.slot_tolerance_seconds) == (0.0, 5.0)
     assert (context.connect_timeout_seconds, context.kill_grace_seconds) == (10.0, 10.0)
     assert context.lease_loss_policy is LeaseLossPolicy.TERMINATE
@@ -139,9 +140,22 @@ def test_strategies(text: str, strategies: tuple[str, ...]) -> None:
     assert settings(LOCK_STRATEGY=text).strategies == strategies
 
 
-@pytest.mark.parametrize("text", ["schedule,", ",", "both", "schedule lease", "schedule;lease"])
+@pytest.mark.parametrize("text", ["schedule,", ",", "both", "schedule lease", "schedule;lease", "advisory,lease"])
 def test_unknown_strategies(text: str) -> None:
-    assert refusal(LOCK_STRATEGY=text).startswith("LOCK_STRATEGY must be schedule, lease or schedule,lease")
+    assert refusal(LOCK_STRATEGY=text).startswith("LOCK_STRATEGY must be schedule, lease, schedule,lease or advisory")
+
+
+@pytest.mark.parametrize("key", ["job", '["billing", "42"]'])
+def test_an_advisory_lock_has_a_plain_or_a_structured_key(key: str) -> None:
+    found = settings(LOCK_STRATEGY="advisory", LOCK_KEY=key)
+    assert (found.strategies, found.context.lock_key) == (("advisory",), key)
+    assert settings(LOCK_KEY="[1").context.lock_key == "[1", "a key of another strategy is a text"
+
+
+@pytest.mark.parametrize("key", ["[", "[]", '["a", 1]', "[null]", '["a"'])
+def test_a_structured_key_is_an_array_of_strings(key: str) -> None:
+    assert refusal(LOCK_STRATEGY="advisory", LOCK_KEY=key).startswith("LOCK_KEY begins with")
+    assert refusal("--lock-key", key, LOCK_STRATEGY="advisory").startswith("--lock-key begins with")
 
 
 def test_only_the_settings_of_the_strategies_are_read() -> None:
@@ -156,8 +170,10 @@ def test_only_the_settings_of_the_strategies_are_read() -> None:
     [("60", 10.0), ("20", 6.0), ("3", 1.0), ("1", 1.0), ("0.5", 0.5), ("0.1", 0.1), ("2678400", 10.0)],
 )
 def test_the_interval_follows_the_ttl(ttl: str, interval: float) -> None:
-    found = settings(LOCK_STRATEGY="lease", RUN_LOCK_TTL_SECONDS=ttl).context.lease_interval_seconds
-    assert found == pytest.approx(interval)
+    found = settings(LOCK_STRATEGY="lease", RUN_LOCK_TTL_SECONDS=ttl)
+    terms = Request(found.context, found.strategies)._terms
+    assert terms is not None
+    assert terms.interval == pytest.approx(interval)
 
 
 def test_an_interval_above_the_ttl_names_both() -> None:

@@ -37,7 +37,7 @@ def test_a_row_of_another_schedule_is_told_with_both_times_and_how_to_free_it() 
     assert str(T0 + timedelta(days=40)) in warning
     assert str(SLOT.expires) in warning
     assert "cronjob-lock:schedule:k" in warning
-    assert "delete the row" in warning
+    assert "dislock --release frees it" in warning
 
 
 def test_a_slot_that_could_not_be_given_back_is_told_with_its_end_and_how_to_free_it() -> None:
@@ -48,7 +48,7 @@ def test_a_slot_that_could_not_be_given_back_is_told_with_its_end_and_how_to_fre
     (warning,) = script.warnings
     assert str(SLOT.expires) in warning
     assert "cronjob-lock:schedule:k" in warning
-    assert "delete the row" in warning
+    assert "dislock --release frees it" in warning
 
 
 def test_a_slot_that_ended_on_the_way_gives_way_to_the_current_one() -> None:
@@ -102,3 +102,38 @@ def test_a_claim_in_doubt_is_told_also_to_whoever_wants_to_leave() -> None:
     assert script.run(script.protocol.acquire()) is False
     (warning,) = script.warnings
     assert "unknown" in warning
+
+
+@pytest.mark.parametrize(("vacant", "taken"), [(1, True), (2, True), (3, False)])
+def test_a_slot_that_nobody_holds_is_claimed_three_times(vacant: int, taken: bool) -> None:
+    nobody = Done(((None, None, NOW),))
+    script = Script(plan(slot=slot_plan()), rows(*[NONE, nobody] * vacant, HELD))
+    if taken:
+        assert script.run(script.protocol.acquire()) is True
+    else:
+        with pytest.raises(DatabaseUnavailableError):
+            script.run(script.protocol.acquire())
+    claims = [statement for statement in script.statements if isinstance(statement, ClaimSlot)]
+    assert len(claims) == (vacant + 1 if taken else 3)
+
+
+@pytest.mark.parametrize(
+    ("behind", "warning"),
+    # The database read its clock when it was asked, when it answered, or is really off by three seconds.
+    [(4.0, ""), (0.0, ""), (7.0, "5.0 s ahead of"), (-3.0, "5.0 s behind")],
+)
+def test_a_slow_answer_is_not_taken_for_a_wrong_clock(behind: float, warning: str) -> None:
+    wall = T0.timestamp() + 1
+    told = round((wall - behind) * 1_000_000)
+
+    def answer(step: Step) -> Answer | None:
+        if not isinstance(step, Execute):
+            return None
+        if isinstance(step.statement, ReadClock):
+            script.now += 4
+            return Done(((told, "UTC"),))
+        return HELD
+
+    script = Script(plan(slot=slot_plan(Hourly(), None)._replace(tolerance=1.0)), answer)
+    assert script.run(script.protocol.acquire()) is True
+    assert [warning in text for text in script.warnings] == [True] * bool(warning)

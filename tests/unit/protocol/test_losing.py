@@ -135,19 +135,21 @@ def test_a_renewal_that_keeps_failing_is_told_at_once_then_once_a_minute_and_whe
             tries += 1
             if script.now - begun < 2.5 * REPORT_PAUSE:
                 return REFUSED
-        if isinstance(step, Wait) and "renewed" in [name for name, _ in told]:
+        if isinstance(step, Wait) and [name for name, _ in told].count("renewed") == 2:
             return Done(leave=True)
         return Done(((NOW, 1, "host:1", NOW),)) if isinstance(step, Execute) else None
 
     script._answer = answer
     assert script.run(script.protocol.keep()) is None
     names = [name for name, _ in told]
-    assert names == ["renewal failed"] * 3 + ["renewal recovered", "renewed"]
+    assert names == ["renewal failed"] * 3 + ["renewal recovered", "renewed", "renewed"]
     first, second, third = (moment for name, moment in told if name == "renewal failed")
     assert first == pytest.approx(terms.pause)
     for pause in (second - first, third - second):
         assert REPORT_PAUSE <= pause <= REPORT_PAUSE + terms.pause
     assert tries > len(told)
+    (recovered,) = (text for _, text in script.said if "renewed again" in text)
+    assert recovered.endswith(f"after {told[3][1] - first:.0f} s")
 
 
 @pytest.mark.xfail(strict=True, reason="keep() reports the renewal before it looks whether the answer is a loss")

@@ -1,0 +1,153 @@
+"""The strategy advisory: one transaction-scoped advisory lock, held on one connection while the work runs.
+
+No table, no TTL and no renewal: the lock is held as long as its transaction, and its transaction as long as its
+connection. https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
+"""
+
+from __future__ import annotations
+
+from dislock.errors import (
+    DatabaseUnavailableError,
+    DislockError,
+    LockNotAcquiredError,
+    LockWaitEndedError,
+    Loss,
+    LossReason,
+)
+from dislock.events import INFO
+from dislock.protocol.acquisition import LEAVE_SECONDS, Acquisition
+from dislock.protocol.advisory_statements import Begin, Commit, Holder, Outlast, Ping, Queue, SetTimeout, Try
+from dislock.protocol.plan import Plan, Senses
+from dislock.protocol.steps import Answer, Done, Execute, Steps, Wait, Watch, proven, trouble
+
+#: Seconds between two trivial statements: proxies cut connections that are silent for longer, and a loss is noticed.
+PING_PAUSE = 15.0
+#: Seconds that such a statement may take.
+PING_SECONDS = 10.0
+#: Seconds after which the server gives up a wait, before its sender stops listening.
+WAIT_MARGIN = 2.0
+
+
+class AdvisoryAcquisition(Acquisition):
+    """One acquisition of one advisory lock: ``acquire``, ``keep``, ``release`` as for the other strategies.
+
+    There is no fencing token: nothing in the server rises with each acquisition.
+    """
+
+    def __init__(self, plan: Plan, senses: Senses) -> None:
+        super().__init__(plan, senses)
+        assert plan.advisory is not None
+        self._advisory = plan.advisory
+        self.held = False
+
+    @property
+    def can_be_lost(self) -> bool:
+        """Whether the lock is held: it is lost with its connection."""
+        return self.held
+
+    def acquire(self) -> Steps[bool]:
+        """Takes the lock, or waits for it in the server's queue. True: it is held. False: asked to leave."""
+        try:
+            yield from self._take()
+        except DislockError:
+            yield from self._close()
+            raise
+        if not self.held:
+            yield from self._close()
+        return self.held
+
+    def _take(self) -> Steps[bool]:
+        plan, (key, name, _) = self._plan, self._advisory
+        if (yield Wait(self._clock() + plan.delay)).leave:
+            return False
+        by = self._clock() + plan.connect_timeout
+        answer = yield from self._insist(lambda *_: Begin(), by)
+        if not isinstance(answer, Done) or answer.leave:
+            return self._give_up(answer)
+        for statement in (Outlast(), Try(key)):
+            answer = yield Execute(statement, by)
+            if not proven(answer) or answer.leave:
+                return self._leave_or_fail(answer)
+        taken = bool(answer.rows[0][0])
+        if not taken and plan.wait:
+            taken = yield from self._queue(key, name)
+            if not taken:
+                return False
+        if not taken:
+            raise LockNotAcquiredError((yield from self._refused(key, name, by)), key=name)
+        self.held = True
+        self._began = self._clock()
+        self._say("taken", INFO, f"{name} is taken (advisory lock {key})", key=name)
+        return True
+
+    def _queue(self, key: int, name: str) -> Steps[bool]:
+        wait = self._plan.wait
+        self._say("waiting", INFO, f"{name} is held: waiting for it up to {wait:g} s", key=name, wait_seconds=wait)
+        answer = yield Execute(SetTimeout(max(1, round(wait * 1000))), self._clock() + PING_SECONDS)
+        if not proven(answer) or answer.leave:
+            return self._leave_or_fail(answer)
+        until = self._clock() + wait
+        answer = yield Execute(Queue(key), until + WAIT_MARGIN)
+        if proven(answer):
+            return not answer.leave
+        if answer.leave or self._clock() < until - WAIT_MARGIN:
+            return self._leave_or_fail(answer)
+        raise LockWaitEndedError(f"waited {wait:.0f} s in vain: {name} is still held by somebody else", key=name)
+
+    def _refused(self, key: int, name: str, by: float) -> Steps[str]:
+        high, low = (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF
+        answer = yield Execute(Holder(high, low), by)
+        found = answer.rows[0][0] if proven(answer) and answer.rows else None
+        return f"{name} (advisory lock {key}) is held by {found or 'somebody else'}"
+
+    def _leave_or_fail(self, answer: Answer) -> bool:
+        """False if asked to leave; else the error: a transaction that failed cannot be gone on with."""
+        if answer.leave:
+            return False
+        raise DatabaseUnavailableError(f"no lock: {trouble(answer)}")
+
+    def keep(self) -> Steps[Loss | None]:
+        """Watches the connection until asked to leave (None), or until it is lost (why)."""
+        while True:
+            answer = yield Watch(self._clock() + PING_PAUSE)
+            if answer.leave:
+                return None
+            if isinstance(answer, Done):
+                answer = yield Execute(Ping(), self._clock() + PING_SECONDS)
+            if not proven(answer):
+                return self._connection_lost(trouble(answer))
+            if answer.leave:
+                return None
+
+    def release(
+        self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None
+    ) -> Steps[Loss | None]:
+        """Commits, which frees the lock, and says if it turns out to have been lost before.
+
+        The run is recorded in the journal after that, and only then: an error of a statement would end the transaction.
+        """
+        if self.held and not self.loss:
+            answer = yield Execute(Commit(), self._clock() + LEAVE_SECONDS)
+            if isinstance(answer, Done):
+                name = self._advisory.name
+                self._say("released", INFO, f"{name} is free again", key=name)
+            else:
+                self._connected = False
+                self._connection_lost(trouble(answer), over=True)
+        self.held = False
+        if self._plan.journal:
+            yield from self._record_outcome(started=started, succeeded=succeeded, exit_code=exit_code)
+        yield from self._close()
+        return self.loss
+
+    def fail(self, why: str, *, succeeded: bool = False) -> None:  # noqa: ARG002 - nothing is sealed here
+        """Nobody watches the connection any more, by a fault of this process."""
+        self._connection_lost(why)
+
+    def _connection_lost(self, why: str, *, over: bool = False) -> Loss:
+        _, name, grace = self._advisory
+        self._connected = False
+        # The server freed it when the connection ended: hurrying the command's end gains nothing.
+        loss = Loss(LossReason.UNCONFIRMED, f"the advisory lock {name} was lost with its connection: {why}", grace)
+        self._lose(loss, over=over)
+        return loss
