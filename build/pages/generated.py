@@ -14,7 +14,8 @@ from dislock.cli.options import EXIT_CODES, GIVEN, GROUPS, OPTIONS, Option
 
 from . import man, messages, pictures
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 _PART = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 #: ``start: …`` in the help of an option whose values are words.
 _WORD = re.compile(r"(?:^|(?<=\. ))([a-z,]+):(?= )")
@@ -30,7 +31,7 @@ def fresh() -> dict[Path, str]:
         "wings": f"```text\n{wings.picture(wings.House(ROOT / wings.PACKAGE))}\n```\n",
         **{f"messages-{name}": text for name, text in messages.parts().items()},
     }
-    found = {ROOT / "docs" / "dislock.1": man.page()}
+    found = {HERE / "dislock.1": man.page()}
     for name, picture in pictures.all_of_them().items():
         found[ROOT / "docs" / "pictures" / f"{name}.svg"] = picture
     for document in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:

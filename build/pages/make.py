@@ -24,6 +24,7 @@ SITE = ROOT / "dist" / "docs"
 #: What the site is made from, where it stands in the repository, so that links between the files stay true.
 SOURCES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "docs", "examples")
 API = "docs/api.md"
+_ASKED_OF_OTHERS = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\s(?:src|href)=[\"']?(?:https?:)?//")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
 
@@ -54,6 +55,9 @@ def main() -> None:
     if done.returncode:
         news = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("INFO")]
         sys.exit("\n".join(news))
+    elsewhere = [page for page in SITE.rglob("*.html") if _ASKED_OF_OTHERS.search(page.read_text())]
+    if elsewhere:
+        sys.exit(f"opening {elsewhere[0]} asks another host")
     print(f"{SITE.relative_to(ROOT)}/index.html")
 
 
@@ -83,7 +87,7 @@ def _gather(folder: Path) -> None:
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.1"))
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, folder / name)
     (folder / API).write_text(api())

@@ -26,7 +26,7 @@ _SQL = re.compile(
     r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|GRANT|SET|WITH|WHERE|FROM|BEGIN|AND|ON)\b|\s(FROM|WHERE) "
 )
 #: A pattern that reads somebody else's message.
-_PATTERN = re.compile(r"\\[sw.]|\)\?|\.\*|\[A-Z|\||^[A-Z ]+$|\]\|")
+_PATTERN = re.compile(r"\\[sw.]|: \+|\)\?|\.\*|\[A-Z|\||^[A-Z ]+$|\]\|")
 
 
 def parts() -> dict[str, str]:

@@ -46,7 +46,7 @@ def test_each_setting_and_exit_code_is_on_its_page() -> None:
         ("README.md", [name for option in OPTIONS for name in (option.variable, option.option)]),
         ("docs/settings.md", [name for option in OPTIONS for name in (option.variable, option.option)]),
         ("docs/exit-codes.md", [code for code, _ in EXIT_CODES]),
-        ("docs/dislock.1", [action.option.replace("-", r"\-") for action in ACTIONS]),
+        ("build/pages/dislock.1", [action.option.replace("-", r"\-") for action in ACTIONS]),
     ):
         text = (ROOT / document).read_text()
         assert [name for name in names if name not in text] == [], document
@@ -95,7 +95,7 @@ def test_the_man_page_can_be_read() -> None:
     if shutil.which("man") is None:
         pytest.skip("there is no man on this machine")
     shown = subprocess.run(
-        ["man", str(ROOT / "docs" / "dislock.1")],
+        ["man", str(ROOT / "build/pages/dislock.1")],
         env={**os.environ, "MANWIDTH": "100", "LC_ALL": "C", "MANPAGER": "cat", "MANROFFOPT": "-ww"},
         capture_output=True,
         text=True,

@@ -182,3 +182,25 @@ def test_the_dockerfile_is_the_example() -> None:
     image = re.search(r"ARG DISLOCK_RUNTIME=(\S+)", example).group(1)  # type: ignore[union-attr] # an example without it fails the test
     for line in shown.splitlines():
         assert line.replace(f"--from={image}", "--from=dislock") in example.splitlines()
+
+
+def test_the_network_policy_is_valid() -> None:
+    yaml = pytest.importorskip("yaml", reason="kubernetes-validate is not installed")
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    [shown] = re.findall(r"^```yaml\n(.*?)^```", (PAGES / "kubernetes.md").read_text(), re.MULTILINE | re.DOTALL)
+    validate.validate(yaml.safe_load(shown), validate.latest_version(), strict=True)
+
+
+def test_the_init_container_is_a_part_of_a_valid_deployment() -> None:
+    yaml = pytest.importorskip("yaml", reason="kubernetes-validate is not installed")
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    [shown] = re.findall(r"^```yaml\n(.*?)^```", (PAGES / "migrations.md").read_text(), re.MULTILINE | re.DOTALL)
+    pod = {**yaml.safe_load(shown), "containers": [{"name": "service", "image": "service:7"}]}
+    labels = {"app": "service"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "service"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+    validate.validate(deployment, validate.latest_version(), strict=True)
