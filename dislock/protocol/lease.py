@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dislock.errors import Loss, LossReason
 from dislock.protocol.statements import FreeAndSeal, Moved, MoveExpiry, Sealed, to_moment
-from dislock.protocol.steps import NO_ANSWER, Answer, proven, trouble
+from dislock.protocol.steps import NO_ANSWER, Answer, Unanswered, proven, trouble
 
 #: Seconds kept free between the last SIGKILL and the end of the row, for the kernel to carry it out.
 MARGIN = 0.2
@@ -118,7 +118,9 @@ class Lease:
             self._failures = 0
             self.next_renewal = sent + self.terms.pause
         else:
-            self._trouble = trouble(answer)
+            # That there was no answer says less than an answer before it did.
+            if not (self._failures and isinstance(answer, Unanswered)):
+                self._trouble = trouble(answer)
             if pending:
                 # A try without an answer that counts may have moved the row, or may yet: its value is ours as well.
                 self._known.append(pending[1])

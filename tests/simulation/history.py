@@ -111,7 +111,7 @@ class History(Scene):
 
     def duration(self) -> float:
         """How long a command runs."""
-        return min(self.length * self.rng.expovariate(1.0), 3 * self.scale)
+        return float(min(self.length * self.rng.expovariate(1.0), 3 * self.scale))
 
     # What happens
 
@@ -201,6 +201,9 @@ class History(Scene):
         if wait is None:
             wait = self.wait * rng.random()
         plan = Plan(self.targets, owner, self.connect_timeout, started, delay, slot, terms, wait)
+        self.start(host, plan, mode, tick)
+
+    def start(self, host: Host, plan: Plan, mode: str, tick: int | None) -> None:
         Process(self, host, plan, mode, tick)
 
     def ended(self, process: Process) -> None:

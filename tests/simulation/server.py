@@ -303,8 +303,8 @@ class Server:
             row.holder = holder
             self.table.rows[key] = row
         for key, holder in undone.items():
-            row = self.table.rows.get(key)
-            if holder is not None and (row is None or row.holder is not holder):
+            now = self.table.rows.get(key)
+            if holder is not None and (now is None or now.holder is not holder):
                 self.history.checks.undone(key, holder)
 
     def lock(self, key: str, seconds: float, then: Any) -> None:

@@ -79,6 +79,10 @@ class Call:
         "warned",
     )
 
+    link: Any
+    done: Any
+    fate: str
+
     def __init__(self, statement: Any, process: Any = None) -> None:
         self.statement = statement
         self.process = process
@@ -109,11 +113,13 @@ class Table:
 
     def begin(self, call: Call, now: int) -> Rows | None:
         """Starts a statement: its result, or None if it goes on once it has the lock of its row."""
-        return _BEGIN[type(call.statement)](self, call, call.statement, now)
+        rows: Rows | None = _BEGIN[type(call.statement)](self, call, call.statement, now)
+        return rows
 
     def finish(self, call: Call, now: int) -> Rows | None:
         """Carries on with the lock of the row that it wants; None: it wants another one beside it."""
-        return _FINISH[type(call.statement)](self, call, call.statement, now)
+        rows: Rows | None = _FINISH[type(call.statement)](self, call, call.statement, now)
+        return rows
 
     def took(self, call: Call, row: Row, now: int) -> None:
         """``call`` made the row its own, or is about to: before ``value`` and ``expire`` change."""

@@ -15,8 +15,10 @@ import pytest
 import dislock
 from dislock import aio
 from dislock.cli.actions import ACTIONS, MODIFIERS
+from dislock.cli.arguments import Help, Version
+from dislock.cli.asked import Unanswerable
 from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS
-from dislock.cli.settings import Help, Unanswerable, Version, load
+from dislock.cli.settings import load
 from dislock.protocol.records import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESSES
 
 ROOT = Path(dislock.__file__).parents[1]
@@ -63,6 +65,14 @@ def test_the_documents_use_no_option_that_does_not_exist() -> None:
     assert commands
     for command in commands:
         assert set(re.findall(r"(?<![\w'-])(--[a-z][a-z-]+)", command)) <= options, command
+
+
+def test_the_operations_have_each_event() -> None:
+    sources = [path.read_text() for path in (ROOT / "dislock").rglob("*.py")]
+    names = {name for text in sources for name in re.findall(r'(?:_say|Event)\(\s*"([^"]+)"', text)}
+    documented = (ROOT / "docs" / "operations.md").read_text().partition("## Messages as JSON")[2]
+    assert len(names) > 10
+    assert [name for name in sorted(names) if f"`{name}`" not in documented] == []
 
 
 def consoles(text: str) -> list[str]:

@@ -147,6 +147,25 @@ class TestLease:
         ran = lease.finish(process, b"")
         assert (ran.code, ran.err) == (0, "")
 
+    def test_a_row_that_ends_far_away_is_warned_of(self, lease: Dislock) -> None:
+        lease.sql("INSERT INTO key_value VALUES ('cronjob-lock:lease:job', 'ghost:1', now() + interval '30 days')")
+        ran = lease.run("DATABASE_URL", "echo", "ran")
+        assert (ran.code, ran.out) == (0, "")
+        assert ran.err.startswith("dislock: warning: cronjob-lock:lease:job is held by ghost:1 until ")
+        assert "far beyond the TTL of 60 s" in ran.err
+        assert ran.err.count("\n") == 1
+
+    def test_a_table_that_discards_the_row_is_no_refusal(self, lease: Dislock) -> None:
+        lease.sql(
+            "CREATE FUNCTION discard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+            "CREATE TRIGGER discard BEFORE INSERT ON key_value FOR EACH ROW EXECUTE FUNCTION discard()",
+        )
+        for options in ([], ["--wait=60"]):
+            ran = lease.run(*options, "DATABASE_URL", "echo", "ran")
+            assert (ran.code, ran.out) == (1, "")
+            assert "was refused although nobody holds it: a trigger" in ran.err
+            assert ran.err.count("\n") == 1
+
     def test_the_token_rises(self, lease: Dislock) -> None:
         tokens = [int(lease.run("DATABASE_URL", *TELL).told["DISLOCK_FENCING_TOKEN"]) for _ in range(4)]
         assert tokens == sorted(set(tokens))

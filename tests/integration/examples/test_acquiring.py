@@ -89,7 +89,8 @@ def test_no_replica_serves_before_its_own_migration_has_ended(hosts: Hosts, data
     assert len(hosts.noted()) == 1
     (hosts.folder / "go").touch()
     assert [hosts.ends(replica) for replica in replicas] == [(0, "")] * 3
-    running, done = None, []
+    running: str | None = None
+    done: list[str] = []
     for line in hosts.noted():
         host, what = line.split()
         if what == "begins":

@@ -75,6 +75,29 @@ def test_a_lease_loads_no_cron_and_nothing_loads_sqlalchemy() -> None:
     assert not {"croniter", "sqlalchemy"} & set(loaded)
 
 
+OWN = """
+import sys
+from dislock.cli.run import main
+main(sys.argv[1:])
+print(*sorted(name for name in sys.modules if name.startswith("dislock.")))
+"""
+
+
+def test_a_run_loads_nothing_of_the_operators_commands_and_none_of_the_journal() -> None:
+    argv = ["--strategy=lease", "--lock-key=k", "--connect-timeout=0.01", "DATABASE_URL", "true"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", OWN, *argv],
+        env={"DATABASE_URL": "postgresql://127.0.0.1:1/d"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = done.stdout.split()
+    assert "dislock.protocol.acquisition" in loaded
+    operators = ("journal", "protocol.records", "drivers.questions", "cli.actions", "cli.asking", "cli.operate")
+    assert [name for name in loaded if name.removeprefix("dislock.").startswith(operators)] == []
+
+
 def test_help_names_everything(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     out, err = capfd.readouterr()
