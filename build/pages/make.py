@@ -91,6 +91,7 @@ def _gather(folder: Path) -> None:
         else:
             shutil.copy2(source, folder / name)
     (folder / API).write_text(api())
+    shutil.copy2(HERE / "extra.css", folder / "docs" / "extra.css")
     for document in folder.rglob("*.md"):
         document.write_text(_LINK.sub(partial(_kept, document), document.read_text()))
 
@@ -105,7 +106,7 @@ def _kept(document: Path, link: re.Match[str]) -> str:
 def navigation() -> list[dict[str, list[dict[str, str]]]]:
     """The pages in the order and under the headings of the README's list."""
     listed = (ROOT / "README.md").read_text().partition("## All pages\n")[2]
-    found: list[dict[str, list[dict[str, str]]]] = [{"dislock": [{"README": "README.md"}]}]
+    found: list[dict[str, list[dict[str, str]]]] = [{"Overview": [{"README": "README.md"}]}]
     for title, links in re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=\n- |\n\n)", listed, re.MULTILINE | re.DOTALL):
         pages = [{text[0].upper() + text[1:]: target} for text, target in _LINK.findall(links)]
         found.append({title: [*pages, {"Names and docstrings": API}] if title == "Reference" else pages})

@@ -179,7 +179,7 @@ def takeover() -> str:
         "Takeover by a waiting host",
         f"Host A dies {died:g} s after the tick. Its lease expires at {ended:g} s. Host B, which waited, runs the job "
         f"and seals the tick at {sealed:g} s. Host C then ends with exit code 0.",
-        222,
+        262,
     )
     begin, scale = 100.0, 4.3
 
@@ -197,10 +197,21 @@ def takeover() -> str:
     picture.box(x(0), lanes[2] - 10, x(sealed) - x(0), 20, "free")
     picture.text(x(20), lanes[2] + 4, "waits", "small", "middle")
     picture.skipped(x(sealed) + 8, lanes[2])
+    rows = top + 3 * LANE + 12
+    picture.text(14, rows + 15, "lease row", "small")
+    picture.text(14, rows + 41, "slot row", "small")
+    for begin_at, end_at, y, kind, label in (
+        (0.0, ended, rows, "band", "A"),
+        (ended, sealed, rows, "band", "B"),
+        (sealed, 150.0, rows, "free", "free"),
+        (0.0, sealed, rows + 26, "free", "open"),
+        (sealed, 150.0, rows + 26, "band", "sealed by B"),
+    ):
+        picture.box(x(begin_at), y, x(end_at) - x(begin_at), 20, kind, label)
     for second, label in ((0.0, "tick"), (died, "host A dies"), (ended, "lease expires"), (sealed, "exit 0: sealed")):
-        picture.line(x(second), top - 6, x(second), top + 3 * LANE + 12, "mark dash")
-        picture.text(x(second), top + 3 * LANE + 28, label, "small", "middle")
-        picture.text(x(second), top + 3 * LANE + 44, f"{second:g} s", "small", "middle")
+        picture.line(x(second), top - 6, x(second), rows + 52, "mark dash")
+        picture.text(x(second), rows + 68, label, "small", "middle")
+        picture.text(x(second), rows + 84, f"{second:g} s", "small", "middle")
     return picture.drawn()
 
 
