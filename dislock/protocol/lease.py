@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dislock.errors import Loss, LossReason
 from dislock.protocol.statements import FreeAndSeal, Moved, MoveExpiry, Sealed, to_moment
-from dislock.protocol.steps import NO_ANSWER, Answer, proven, trouble
+from dislock.protocol.steps import NO_ANSWER, Answer, Unanswered, proven, trouble
 
 #: Seconds kept free between the last SIGKILL and the end of the row, for the kernel to carry it out.
 MARGIN = 0.2
@@ -115,10 +115,12 @@ class Lease:
             if not row.moved:
                 return self.loss_of_guard(row)
             self._sent, self._answered_at, self._known = sent, row.now, [expires]
-            self._failures = 0
+            self._failures, self._trouble = 0, NO_ANSWER
             self.next_renewal = sent + self.terms.pause
         else:
-            self._trouble = trouble(answer)
+            # The last tries have little time; that one was not answered says less than what an earlier one was told.
+            if not isinstance(answer, Unanswered):
+                self._trouble = trouble(answer)
             if pending:
                 # A try without an answer that counts may have moved the row, or may yet: its value is ours as well.
                 self._known.append(pending[1])
