@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dislock.errors import DislockError, Loss, LossReason
 from dislock.protocol.plan import Plan, Senses
 from dislock.protocol.sharing import Hub, Line, Member, Seat, Ticket
-from dislock.protocol.statements import Moved, MoveExpiry, Renewed, RenewMany, Statement
+from dislock.protocol.statements import Moved, MoveExpiry, Renewed, RenewMany
 from dislock.protocol.steps import Answer, Done, Failure, Steps
 from tests.simulation.checks import Checks, Grant, WatchedTable
 from tests.simulation.driver import Leave, Simulated
