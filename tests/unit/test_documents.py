@@ -27,7 +27,7 @@ ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
 #: What is read in a hurry, or first.
-EASY = [README, ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+EASY = [README, ROOT / "docs" / "start.md", ROOT / "docs" / "howto.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="the documents are not installed with the package")
 
