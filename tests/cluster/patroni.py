@@ -61,7 +61,7 @@ class Node:
         """Signals Patroni and every process of its server."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                os.kill(process.pid, number)
+                process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL for all of it, as by the loss of the machine."""

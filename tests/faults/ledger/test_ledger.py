@@ -76,6 +76,14 @@ def test_a_pause_of_the_other_one_is_no_excuse() -> None:
     assert any("two at one time" in violation for violation in found)
 
 
+def test_a_server_that_forgets_excuses_an_overlap_only_if_the_tokens_tell() -> None:
+    ledger = Ledger(4.0, [wrapper(1, 0, 9, 75), wrapper(2, 1, 9)], [], [work(1, 1, 6, finished=False), work(2, 5, 8)])
+    assert check(ledger).violations
+    assert len(check(ledger, forgetful=True).excused) == 1
+    ledger = Ledger(4.0, [wrapper(3, 0, 9, 75), wrapper(2, 1, 9)], [], [work(3, 1, 6, finished=False), work(2, 5, 8)])
+    assert check(ledger, forgetful=True).violations
+
+
 def test_success_on_a_lock_that_another_had_is_a_violation() -> None:
     paused = wrapper(1, 0, 9, 0, done=["pause"])
     found, _ = verdict([paused, wrapper(2, 1, 9)], [work(1, 1, 6), work(2, 5, 8)])
@@ -99,6 +107,7 @@ def test_a_token_twice_is_a_violation() -> None:
         pytest.param(wrapper(1, 0, 5, 0), work(1, 1, 4, finished=False), id="a success that did not come to its end"),
         pytest.param(wrapper(1, 0, 5, 0), None, id="a skip for nobody"),
         pytest.param(wrapper(1, 0, 5, 75, err=""), work(1, 1, 4), id="a loss without a word"),
+        pytest.param(wrapper(1, 0, 5, 75, err="the run succeeded\n"), work(1, 1, 4), id="a seal without a word"),
         pytest.param(wrapper(1, 0, 5, 1, err="no lock\n"), work(1, 1, 4), id="a failure that ran"),
         pytest.param(wrapper(1, 0, 5, 1), None, id="a failure without a word"),
         pytest.param(wrapper(1, 0, 5, 143), None, id="terminated by nobody"),
