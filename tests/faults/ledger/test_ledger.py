@@ -70,6 +70,15 @@ def test_two_at_one_time_of_a_paused_wrapper_is_excused_if_its_token_is_the_smal
     assert any("two at one time" in violation for violation in found)
 
 
+@pytest.mark.parametrize("word", ["force", "clock"])
+def test_a_run_that_lost_its_row_may_be_overlapped_and_overlaps_nobody(word: str) -> None:
+    robbed = wrapper(1, 0, 9, 75, done=[word])
+    assert verdict([robbed, wrapper(2, 1, 9)], [work(1, 1, 6, finished=False), work(2, 5, 8)]) == ([], 1)
+    robbed = wrapper(2, 1, 9, 75, done=[word])
+    found, _ = verdict([wrapper(1, 0, 9), robbed], [work(1, 1, 6), work(2, 5, 8, finished=False)])
+    assert any("two at one time" in violation for violation in found)
+
+
 def test_a_pause_of_the_other_one_is_no_excuse() -> None:
     wrappers = [wrapper(1, 0, 9, 75), wrapper(2, 1, 9, 75, done=["pause"])]
     found, _ = verdict(wrappers, [work(1, 1, 6, finished=False), work(2, 5, 8, finished=False)])
