@@ -122,7 +122,10 @@ def switch_over(cluster: Cluster, crowd: Crowd) -> None:
 
 
 def pause(cluster: Cluster, crowd: Crowd) -> None:
-    """The leader's machine stands still until the other node leads, then goes on where it was."""
+    """The leader's machine stands still until the other node leads, then goes on where it was.
+
+    Patroni 3.0.2 may then overwrite the other's key in etcd and take the lead back: what the other had confirmed is lost.
+    """
     old = cluster.lead()
     old.pause()
     try:
@@ -166,8 +169,10 @@ def fail_over(cluster: Cluster, kind: str, routes: Mapping[str, str], folder: Pa
             until(partial(probe.confirmed_since, done), PATIENCE, f"a write at the new leader through {way}")
         outages = {way: probe.outage(began) for way, probe in probes.items()}
         cluster.heal()
+        taken_back = cluster.lead() is old
         crowd.busy()
-    return judge(kind, outages, crowd.lanes.values(), forgetful=not cluster.synchronous)
+    forgetful = taken_back or not cluster.synchronous
+    return judge(kind + ", lead taken back" * taken_back, outages, crowd.lanes.values(), forgetful=forgetful)
 
 
 def judge(kind: str, outages: Mapping[str, float], lanes: Iterable[Lane], *, forgetful: bool) -> Report:
