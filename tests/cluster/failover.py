@@ -124,7 +124,7 @@ def switch_over(cluster: Cluster, crowd: Crowd) -> None:
 def pause(cluster: Cluster, crowd: Crowd) -> None:
     """The leader's machine stands still until the other node leads, then goes on where it was.
 
-    Patroni 3.0.2 may then overwrite the other's key in etcd and take the lead back: what the other had confirmed is lost.
+    Patroni 3.0.2 may then overwrite the other's key in etcd and take the lead back: what the other confirmed is lost.
     """
     old = cluster.lead()
     old.pause()
