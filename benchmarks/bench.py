@@ -47,7 +47,7 @@ class Used:
 
 def run(argv: Sequence[str], environment: Mapping[str, str]) -> Used:
     """Runs a program to its end, its output thrown away."""
-    quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
     began = time.perf_counter()
     pid = os.posix_spawnp(argv[0], list(argv), dict(environment), file_actions=quiet)
     _, status, used = os.wait4(pid, 0)

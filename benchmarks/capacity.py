@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.bench import Bench, name_of
-from benchmarks.claims import pgbench_renewal, pgbench_slot
+from benchmarks.claims import DAY, pgbench_renewal, pgbench_slot
 from benchmarks.rates import pgbench
 from tests.support.pgbouncer import PgBouncer
 
@@ -98,27 +100,26 @@ def _computed(bench: Bench, costs: Costs) -> None:
 
 
 def _pooled(url: str, slot: Path, seconds: float) -> float | None:
-    if not _has("pgbouncer"):
+    if shutil.which("pgbouncer") is None:
         return None
     with PgBouncer(url, "transaction", {"max_client_conn": 1000, "default_pool_size": CLIENTS}) as pooler:
         return pgbench(pooler.url(url), slot, CLIENTS, seconds, "-C")
 
 
-def _has(program: str) -> bool:
-    import shutil
-
-    return shutil.which(program) is not None
-
-
 def _renewing(bench: Bench, seconds: float) -> float:
     url = bench.database()
+    ends = (time.time_ns() // 1000) + DAY
     with bench.admin(name_of(url)) as admin:
         admin.execute(
-            "INSERT INTO key_value SELECT 'lease-' || n, 'bench:1', now() + interval '1 hour' "
-            "FROM generate_series(1, %s) AS n",
-            [LEASES],
+            "INSERT INTO key_value SELECT 'lease-' || n, 'bench:1', "
+            "timestamptz 'epoch' + %s::float8 * interval '1 microsecond' FROM generate_series(1, %s) AS n",
+            [ends, LEASES],
         )
-    return pgbench(url, pgbench_renewal(bench.folder, LEASES), CLIENTS, seconds)
+        rate = pgbench(url, pgbench_renewal(bench.folder, LEASES, ends), CLIENTS, seconds)
+        # Both ends are there, so rows were moved.
+        row = admin.execute("SELECT count(DISTINCT expire_at) FROM key_value").fetchone()
+        assert row == (2,), row
+    return rate
 
 
 def _bytes_of_a_row(bench: Bench) -> float:

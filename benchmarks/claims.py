@@ -33,6 +33,14 @@ def shell_slot(psql: str, url: str) -> list[str]:
     return ["/bin/sh", "-c", '"$0" -qAtX -d "$1" -c "$2" >/dev/null && exec true', psql, url, claim]
 
 
+def shell_herd(psql: str, url: str) -> list[str]:
+    """The same for many at once: whoever got a row runs the command that follows."""
+    now = time.time_ns() // 1000
+    claim = written(ClaimSlot, _values(f"psql:{uuid.uuid4().hex}", tick=str(now), expires=str(now + DAY)))
+    script = 'row=$("$0" -qAtX -d "$1" -c "$2") || exit 1; [ -z "$row" ] && exit 0; shift 2; exec "$@"'
+    return ["/bin/sh", "-c", script, psql, url, claim]
+
+
 def shell_lease(psql: str, url: str) -> list[str]:
     """The same with a lease, which is freed at the end and renewed by nobody."""
     key = f"psql:{uuid.uuid4().hex}"
@@ -59,16 +67,12 @@ def pgbench_slot(folder: Path) -> Path:
     return path
 
 
-def pgbench_renewal(folder: Path, leases: int) -> Path:
-    """A script that renews one of many leases, each from its last end."""
+def pgbench_renewal(folder: Path, leases: int, ends: int) -> Path:
+    """A script that renews one of many leases, all of which end at ``ends`` or a microsecond later, ever again."""
     path = folder / "renewal.pgbench"
-    # 60 s from now, as a holder computes it from an answer it had before.
-    values = _values("lease-:number", known="ARRAY[:end]", expires="(:now + 60000000)")
-    look = (
-        "SELECT (extract(epoch FROM expire_at) * 1000000)::bigint AS end, "
-        "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now FROM key_value WHERE key = 'lease-:number'"
-    )
-    path.write_text(f"\\set number random(1, {leases})\n{look} \\gset\n{_line(MoveExpiry, values)};\n")
+    values = _values("lease-:number", known=f"ARRAY[{ends}, {ends + 1}]", expires=f"({ends} + :next)")
+    chosen = f"\\set number random(1, {leases})\n\\set next random(0, 1)\n"
+    path.write_text(f"{chosen}{_line(MoveExpiry, values)};\n")
     return path
 
 

@@ -14,13 +14,13 @@ from benchmarks.bench import PATIENCE, PUBLISHED, Bench
 from benchmarks.overhead import STRATEGIES
 
 #: Long enough for a wrapper to have nothing left to do for its start.
-COMMAND_SECONDS = 0.4
+COMMAND_SECONDS = 0.3
 
 
 def measure(bench: Bench) -> None:
     table = bench.table("ending", "From the command's end to the wrapper's", "after", PUBLISHED)
     url = bench.database()
-    for number in range(bench.rounds(15)):
+    for number in range(bench.rounds(10)):
         for case, strategy in STRATEGIES.items():
             wrappers = list(bench.wrappers().items())
             cut = number % len(wrappers)

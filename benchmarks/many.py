@@ -17,7 +17,7 @@ SIZES = (1, 10, 100, 1000, 5000)
 TTL = 10.0
 INTERVAL = 3.0
 #: How long they are watched: each is renewed a few times.
-SPAN = 9.0
+SPAN = 7.0
 
 #: Each renewal leaves the time since the one before, by the server's clock. Claims and releases leave none.
 TRIGGER = """

@@ -25,7 +25,7 @@ def measure(bench: Bench) -> None:
         case = f"{parallel} at once"
         with ExitStack() as stack:
             slices = _libraries(bench, stack, parallel) | _ceilings(bench, parallel)
-            for number in range(bench.rounds(5)):
+            for number in range(bench.rounds(4)):
                 names = list(slices)
                 cut = number % len(names)
                 for name in names[cut:] + names[:cut]:

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from dislock.context import LockContext, Strategy
 from dislock.errors import ConfigurationError, LeaseLostError, Loss
 from dislock.protocol.acquisition import Acquisition
-from dislock.request import Request, normalize_strategies
+from dislock.request import Request, name_of, normalize_strategies
 from dislock.view import View
 
 __all__ = ["LeaseLock", "LockSession", "ScheduleLock", "acquire_locks", "build_locks", "with_locks"]
@@ -35,31 +35,41 @@ class AcquiredLocks:
     Cancelled while entering, it gives back what was taken; cancelled while leaving, it frees the lease first.
     """
 
-    def __init__(self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False) -> None:
-        self._request = Request(context, strategies, jitter=jitter)
+    def __init__(
+        self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False, recorded: str | None = None
+    ) -> None:
+        self._request = Request(context, strategies, jitter=jitter, recorded=recorded)
         self._keeper: asyncio.Task[None] | None = None
         self._leaving = False
 
     async def __aenter__(self) -> LockSession:
-        from dislock.drivers.aio import Leave, Tasks
-
         acquisition = self._acquisition = self._request.begin()
-        self._driver = Tasks(self._request.database, self._request.context.table_parts)
-        self._leave = Leave()
+        self._driver = self._make_driver()
+        self._leave: Any = self._driver.leave()
         lost: asyncio.Event | None = None
         try:
             await self._driver.run(acquisition.acquire())
-            if acquisition.needs_keeping:
+            if acquisition.kept:
                 await self._begin_keeping()
-                if not self._request.continues:
-                    event = lost = asyncio.Event()
-                    acquisition.on_loss(lambda _: event.set())
+            if acquisition.can_be_lost and not self._request.continues:
+                event = lost = asyncio.Event()
+                acquisition.on_loss(lambda _: event.set())
         except BaseException:
             # Cancelled between two steps: what is still held is held for nobody.
             await self._stop_keeping()
             await self._driver.run(acquisition.release(started=False))
             raise
         return LockSession(acquisition, lost)
+
+    def _make_driver(self) -> Any:
+        database, table = self._request.database, self._request.context.table_parts
+        if self._request.shares:
+            from dislock.drivers.shared import SharedTasks
+
+            return SharedTasks(database, table)
+        from dislock.drivers.aio import Tasks
+
+        return Tasks(database, table)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -92,6 +102,9 @@ class AcquiredLocks:
         acquisition = self._acquisition
         while True:
             loss, fault = await self._renew(acquisition)
+            if not acquisition.can_be_lost:
+                # A slot alone: there was no more to do than to record the start.
+                return
             # An event loop does not work on in a forked child, and the lease is the parent's.
             if self._leaving or self._request.forked or loss:
                 return
@@ -105,7 +118,7 @@ class AcquiredLocks:
     async def _renew(self, acquisition: Acquisition) -> tuple[Loss | None, BaseException | None]:
         """The loss that ended the renewals, or what else did."""
         try:
-            loss = await self._driver.run(acquisition.keep(), self._leave)
+            loss = await self._driver.keep(acquisition.keep(), self._leave)
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it must end as a loss, never as silence
             return None, error
         return loss, None if loss else asyncio.CancelledError("the task that entered the block has ended")
@@ -154,7 +167,7 @@ def with_locks(
 
         @functools.wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with acquire_locks(context, wanted) as session:
+            async with AcquiredLocks(context, wanted, jitter=True, recorded=name_of(function)) as session:
                 work = function(*args, **kwargs)
                 # Only the call shows it: an ordinary function may return a coroutine.
                 if not isinstance(work, Coroutine):

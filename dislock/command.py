@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dislock.context import LockContext, Strategy
+from dislock.drivers.clock import clock
 from dislock.errors import LEASE_LOST_EXIT_CODE
+from dislock.events import INFO, Event, report
 from dislock.holding import Holding
 from dislock.process.ending import die_of_interrupt
 from dislock.process.environment import current_environment
@@ -34,7 +37,7 @@ def run_with_locks(command: Sequence[str], context: LockContext, strategies: Ite
     command had begun, the command never runs and the slot is given back.
     """
     run = Run(command, kill_grace=context.kill_grace_seconds)
-    holding = Holding(context, strategies, supervised=True)
+    holding = Holding(context, strategies, supervised=True, recorded=described(command, context))
     environment = current_environment()
     held = False
     try:
@@ -57,6 +60,18 @@ def run_held(holding: Holding, command: Sequence[str], environment: Mapping[byte
     if interrupted:
         die_of_interrupt()
     return code
+
+
+def described(command: Sequence[str], context: LockContext) -> str | None:
+    """A command for the journal, if there is one: its program's base name and a digest of all of it."""
+    if context.journal_parts is None:
+        return None
+    from hashlib import sha256
+
+    words = [os.fsencode(word) for word in command]
+    name = os.path.basename(words[0]).decode("utf-8", "replace")  # noqa: PTH119 - bytes
+    digest = sha256(b"\0".join(words)).hexdigest()[:12]
+    return f"{name} {digest}"
 
 
 def exit_code(reason: NeverBegan) -> int:
@@ -93,6 +108,7 @@ def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -
     The slot stays taken only if the command has begun.
     """
     code, interrupted = -1, False
+    begun = clock()
 
     def stop_on_loss(stop: Callable[[Stop], None]) -> None:
         holding.on_loss(lambda loss: stop(Stop(loss.grace)))
@@ -102,10 +118,14 @@ def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -
             command_environment(holding, environment), None if holding.request.continues else stop_on_loss
         )
         code, interrupted = ended.code, ended.interrupted
+        took = round(clock() - begun, 3)
+        fields = {"key": holding.request.context.lock_key, "exit_code": code, "took_seconds": took}
+        report(Event("command ended", INFO, f"the command ended with exit code {code} after {took:.1f} s", fields))
     except NeverBegan as reason:
         code = exit_code(reason)
     finally:
-        loss = holding.release(started=run.begun, succeeded=code == 0)
+        known = code if code >= 0 else None
+        loss = holding.release(started=run.begun, succeeded=code == 0, exit_code=known)
     if (loss and not holding.request.continues) or holding.acquisition.sealed is False:
         return LEASE_LOST_EXIT_CODE, False
     return code, interrupted

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from dislock.context import LockContext, Strategy
 from dislock.holding import Holding
-from dislock.request import normalize_strategies, refuse_deferred
+from dislock.request import name_of, normalize_strategies, refuse_deferred
 from dislock.view import View
 
 P = ParamSpec("P")
@@ -20,27 +20,45 @@ R = TypeVar("R")
 class LockSession(View[threading.Event]):
     """What a guarded block sees of its locks; ``lease_lost`` is a ``threading.Event``."""
 
+    _locks: AcquiredLocks | None = None
+
 
 class AcquiredLocks:
     """Context manager over a set of locks: all of them, or an exception and none. To be used once."""
 
-    def __init__(self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False) -> None:
-        self._holding = Holding(context, strategies, jitter=jitter)
+    def __init__(
+        self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False, recorded: str | None = None
+    ) -> None:
+        self._holding = Holding(context, strategies, jitter=jitter, recorded=recorded)
 
     def __enter__(self) -> LockSession:
         holding = self._holding
-        holding.acquire()
-        lost = None
-        if holding.acquisition.needs_keeping and not holding.request.continues:
-            event = lost = threading.Event()
-            holding.on_loss(lambda _: event.set())
-        return LockSession(holding.acquisition, lost)
+        holding.begin()
+        try:
+            holding.acquire()
+            lost = None
+            if holding.acquisition.can_be_lost and not holding.request.continues:
+                event = lost = threading.Event()
+                holding.on_loss(lambda _: event.set())
+            session = LockSession(holding.acquisition, lost)
+            # Whoever keeps what the block sees keeps the locks.
+            session._locks = self
+        except BaseException:
+            # An exception from a signal handler: the block is not entered.
+            holding.release(started=False)
+            raise
+        return session
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._holding.release(succeeded=error is None)
         self._holding.acquisition.check(error)
+
+    def __del__(self) -> None:
+        # Not __init__: it may have refused the settings.
+        if holding := self.__dict__.get("_holding"):
+            holding.abandon()
 
 
 class ScheduleLock(AcquiredLocks):
@@ -95,7 +113,7 @@ def with_locks(context: LockContext, strategies: Iterable[Strategy]) -> Callable
 
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with acquire_locks(context, wanted):
+            with AcquiredLocks(context, wanted, jitter=True, recorded=name_of(function)):
                 result = function(*args, **kwargs)
                 refuse_deferred(function, "dislock.aio.with_locks", result)
                 return result

@@ -16,7 +16,7 @@ from dislock.events import report
 from dislock.greenlets import refuse_greenlets
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.lease import Terms
-from dislock.protocol.plan import AdvisoryPlan, Plan, Senses, SlotPlan
+from dislock.protocol.plan import AdvisoryPlan, JournalPlan, Plan, Senses, SlotPlan
 from dislock.protocol.schedule import Schedule, Slot
 
 if TYPE_CHECKING:
@@ -53,15 +53,25 @@ class Request:
     """One acquisition, checked and not yet begun. No connection is opened here."""
 
     def __init__(
-        self, context: LockContext, strategies: Iterable[Strategy], *, supervised: bool = False, jitter: bool = False
+        self,
+        context: LockContext,
+        strategies: Iterable[Strategy],
+        *,
+        supervised: bool = False,
+        jitter: bool = False,
+        recorded: str | None = None,
     ) -> None:
-        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends."""
+        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends.
+
+        ``recorded``: what runs under the locks, for the journal; None: nothing is recorded.
+        """
         refuse_greenlets()
         self.context = context
         self.strategies = normalize_strategies(strategies)
         self.continues = context.lease_loss_policy is LeaseLossPolicy.CONTINUE
         self._supervised = supervised
         self._jitter = jitter
+        self._recorded = recorded
         self._process: int | None = None
         self._schedule: Schedule | None = None
         if "schedule" in self.strategies and context.next_run_time is None:
@@ -76,6 +86,16 @@ class Request:
         from dislock.drivers.targets import Database
 
         self.database: Database = Database(context.url, f"dislock {context.lock_key}"[:NAME_LENGTH])
+
+    @property
+    def shares(self) -> bool:
+        """Whether the locks share their connection with other locks of this process.
+
+        Those of a command have their own; an advisory lock is its connection's transaction; and what a journal costs
+        is not to delay the locks of others.
+        """
+        records = self._recorded is not None and bool(self.context.journal_parts)
+        return not (self._supervised or self._advisory or records)
 
     def _make_terms(self) -> Terms:
         context = self.context
@@ -122,6 +142,7 @@ class Request:
             wait=context.wait_seconds,
             supervised=self._supervised,
             continues=self.continues,
+            journal=self._journal(),
         )
         senses = Senses(clock, time.time, random.random, report)
         if self._advisory is None:
@@ -129,6 +150,19 @@ class Request:
         from dislock.protocol.advisory import AdvisoryAcquisition
 
         return AdvisoryAcquisition(plan, senses)
+
+    def _journal(self) -> JournalPlan | None:
+        context = self.context
+        if context.journal_parts is None or self._recorded is None:
+            return None
+        return JournalPlan(
+            table=tuple(context.journal_parts),
+            keep_days=context.journal_keep_days,
+            key=context.lock_key,
+            strategy=",".join(self.strategies),
+            schedule=self._schedule.expression if self._schedule else None,
+            command=self._recorded,
+        )
 
     def _delay(self) -> float:
         longest = self.context.jitter_max_seconds if self._jitter else 0.0
@@ -146,6 +180,11 @@ class Request:
     def forked(self) -> bool:
         """Whether this is a copy, in a child process, of a lock that the parent holds."""
         return os.getpid() != self._process
+
+
+def name_of(function: object) -> str:
+    """A function for the journal."""
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def refuse_deferred(function: object, alternative: str, result: object = None) -> None:

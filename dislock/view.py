@@ -42,7 +42,7 @@ class View(Generic[Event]):
 
     @property
     def slot(self) -> Slot | None:
-        """The slot that was taken, or None without the strategy schedule."""
+        """The slot of this run, or None without the strategy schedule."""
         return self._acquisition.slot
 
     def check(self) -> None:

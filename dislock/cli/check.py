@@ -10,10 +10,10 @@ from textwrap import wrap
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from dislock.cli.operate import DONE, FAILURE, USAGE, emit, question
+from dislock.cli.asked import Operation, Settings
+from dislock.cli.asking import DONE, FAILURE, USAGE, emit, question
 from dislock.cli.output import complain, one_line
 from dislock.cli.schema import differences, missing_rights, readable
-from dislock.cli.settings import Operation, Settings
 from dislock.cli.tables import table
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError
@@ -23,6 +23,7 @@ from dislock.protocol.records import (
     GRANT_LOCKS,
     JOURNAL_COLUMNS,
     LOCK_COLUMNS,
+    CommandRow,
     CommandsOfKey,
     Form,
     Server,
@@ -49,7 +50,7 @@ class Seen(NamedTuple):
     round_trip: float
     tables: list[tuple[str, str]]
     """Each table, and what keeps a run from using it; "" if nothing does."""
-    commands: list[tuple[str | None, str, int]]
+    commands: list[CommandRow]
 
 
 def check(asked: Operation) -> int:
@@ -93,16 +94,16 @@ def check(asked: Operation) -> int:
 
 def _look(ask: Questions, settings: Settings) -> Seen:
     sent, wall = time.monotonic(), time.time()
-    server = ServerRow(*ask.ask(Server())[0])
+    server: ServerRow = ask.ask(Server())[0]
     took = time.monotonic() - sent
     context = settings.context
     tables = [(f"lock table {readable(context.table_parts)}", _table(ask, context.table_parts, journal=False))]
-    commands: list[tuple[str | None, str, int]] = []
+    commands: list[CommandRow] = []
     if context.journal_parts:
         trouble = _table(ask, context.journal_parts, journal=True)
         tables.append((f"journal {readable(context.journal_parts)}", trouble))
         if not trouble:
-            commands = [(row[0], row[1], row[2]) for row in ask.ask(CommandsOfKey(context.lock_key))]
+            commands = ask.ask(CommandsOfKey(context.lock_key))
     return Seen(server, ask.target, wall + took / 2 - server.now / 1_000_000, took, tables, commands)
 
 
@@ -178,7 +179,7 @@ def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
     noise = max(settings.context.slot_tolerance_seconds / 2, CLOCK_NOISE)
     if settings.context.schedule is not None and abs(seen.offset) - seen.round_trip / 2 > noise:
         yield "the clocks of this host and of the database differ: a start can count for the wrong tick"
-    programs = {command for command, _, _ in seen.commands if command}
+    programs = {row.command for row in seen.commands if row.command}
     if len(programs) > 1:
         yield (
             f"two or more commands ran under this key: {', '.join(sorted(programs))}; each keeps the others from "

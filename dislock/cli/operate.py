@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
+from dislock.cli.asked import Operation, Unanswerable
+from dislock.cli.asking import DONE, FAILURE, USAGE, emit, emit_json, question
 from dislock.cli.output import complain, one_line, write
-from dislock.cli.settings import Operation, Unanswerable
 from dislock.cli.tables import table
-from dislock.drivers.questions import Questions, ask
-from dislock.drivers.targets import Database
+from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError, DislockError
 from dislock.journal import metrics, overdue, runs, status
 from dislock.protocol.records import (
+    Count,
     ForgetLocks,
     ForgetRuns,
     FreeLock,
@@ -30,13 +29,9 @@ from dislock.protocol.records import (
     RunsOfKey,
     RunsSince,
     Server,
-    ServerRow,
 )
 from dislock.redaction import blot_out, secrets_of
 
-T = TypeVar("T")
-
-DONE, FAILURE, USAGE = 0, 1, 2
 DAY_MICROS = 86400 * 1_000_000
 
 
@@ -79,55 +74,13 @@ def _clean(asked: Operation, error: Exception) -> str:
     return blot_out(str(error), secrets_of(asked.url))
 
 
-def question(asked: Operation, work: Callable[[Questions], T], *, write: bool = False) -> T:
-    """The answer to ``work``, in one transaction."""
-    try:
-        database = Database(asked.url, "dislock operator")
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{asked.url_variable}: {error}") from None
-    return ask(database, work, seconds=asked.timeout, table=asked.table, journal=asked.journal or (), write=write)
-
-
-def emit(text: str) -> int:
-    """Prints a result. One that did not arrive is a failure, unless its reader has left."""
-    sys.stdout.flush()
-    data = text.encode("utf-8", "backslashreplace")
-    try:
-        while data:
-            data = data[os.write(1, data) :]
-    except BrokenPipeError:
-        return DONE
-    except OSError as error:
-        complain(f"standard output: {error.strerror}")
-        return FAILURE
-    return DONE
-
-
-def emit_json(value: object) -> int:
-    return emit(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
 def _now(ask: Questions) -> int:
-    return ServerRow(*ask.ask(Server())[0]).now
-
-
-def _run_rows(rows: Sequence[tuple[object, ...]]) -> list[RunRow]:
-    return [RunRow(*row) for row in rows]  # type: ignore[arg-type]  # the columns of the statement
-
-
-def recent_rows(ask: Questions, only: str | None) -> list[RecentRow]:
-    """The newest runs of each key."""
-    width = len(RunRow._fields)
-    return [RecentRow(RunRow(*row[:width]), *row[width:]) for row in ask.ask(RecentRuns(only))]
-
-
-def _lock_rows(ask: Questions, only: str | None) -> list[LockRow]:
-    return [LockRow(*row) for row in ask.ask(Locks(only))]
+    return int(ask.ask(Server())[0].now)
 
 
 def _status(asked: Operation) -> int:
     def work(ask: Questions) -> tuple[list[LockRow], list[RecentRow] | None]:
-        return _lock_rows(ask, asked.only), recent_rows(ask, asked.only) if asked.journal else None
+        return ask.ask(Locks(asked.only)), ask.ask(RecentRuns(asked.only)) if asked.journal else None
 
     rows, recent = question(asked, work)
     found = status.locks(rows)
@@ -146,7 +99,7 @@ def _runs(asked: Operation) -> int:
 
     def work(ask: Questions) -> tuple[list[RunRow], int]:
         statement = NewestRuns(limit) if asked.only is None else RunsOfKey(asked.only, limit)
-        return _run_rows(ask.ask(statement)), _now(ask)
+        return ask.ask(statement), _now(ask)
 
     found, now = question(asked, work)
     if asked.words["--json"]:
@@ -164,7 +117,7 @@ def _findings(asked: Operation, recent: Sequence[RecentRow], now: int) -> list[o
 
 def _overdue(asked: Operation) -> int:
     try:
-        recent, now = question(asked, lambda ask: (recent_rows(ask, asked.only), _now(ask)))
+        recent, now = question(asked, lambda ask: (ask.ask(RecentRuns(asked.only)), _now(ask)))
     except DislockError as error:
         return _cannot_tell(_clean(asked, error))
     found = _findings(asked, recent, now)
@@ -191,7 +144,7 @@ def _cannot_tell(reason: str) -> int:
 
 def _metrics(asked: Operation) -> int:
     def work(ask: Questions) -> tuple[list[RecentRow], list[LockRow], int]:
-        return recent_rows(ask, asked.only), _lock_rows(ask, asked.only), _now(ask)
+        return ask.ask(RecentRuns(asked.only)), ask.ask(Locks(asked.only)), _now(ask)
 
     recent, rows, now = question(asked, work)
     return emit(metrics.metrics(recent, status.locks(rows), _findings(asked, recent, now)))
@@ -203,7 +156,7 @@ def _timeline(asked: Operation) -> int:
     def work(ask: Questions) -> tuple[list[RunRow], int, int]:
         now = _now(ask)
         since = now - asked.words["--days"] * DAY_MICROS
-        return _run_rows(ask.ask(RunsSince(asked.only, since, LONGEST_LANE + 1))), since, now
+        return ask.ask(RunsSince(asked.only, since, LONGEST_LANE + 1)), since, now
 
     found, since, now = question(asked, work)
     return emit(timeline(found, Span(since, now, runs.common_zone(found)), late=asked.words["--late"]))
@@ -211,7 +164,7 @@ def _timeline(asked: Operation) -> int:
 
 def _release(asked: Operation) -> int:
     assert asked.key is not None
-    rows = question(asked, lambda ask: _lock_rows(ask, asked.key))
+    rows = question(asked, lambda ask: ask.ask(Locks(asked.key)))
     known = status.locks(rows)
     found = [lock for lock in known if not asked.words["--slot"] or lock.kind == "slot"]
     if not found:
@@ -242,7 +195,7 @@ def _forget(asked: Operation) -> int:
     key = asked.key
 
     def look(ask: Questions) -> tuple[list[LockRow], list[RunRow]]:
-        return _lock_rows(ask, key), _run_rows(ask.ask(RunsOfKey(key, 1))) if asked.journal else []
+        return ask.ask(Locks(key)), ask.ask(RunsOfKey(key, 1)) if asked.journal else []
 
     rows, newest = question(asked, look)
     if not rows and not newest:
@@ -250,8 +203,8 @@ def _forget(asked: Operation) -> int:
     if not _confirmed(asked, f"Forget all runs of {one_line(key)}, and its locks that nobody holds?"):
         return USAGE
 
-    def work(ask: Questions) -> tuple[list[tuple[int]] | None, list[tuple[int]] | None]:
-        gone = ask.attempt(ForgetRuns(key)) if asked.journal else [(0,)]
+    def work(ask: Questions) -> tuple[list[Count] | None, list[Count] | None]:
+        gone = ask.attempt(ForgetRuns(key)) if asked.journal else [Count(0)]
         return gone, ask.attempt(ForgetLocks(key))
 
     gone, free = question(asked, work, write=True)
@@ -260,12 +213,12 @@ def _forget(asked: Operation) -> int:
             1,
             "The runs stay: this role may not DELETE from the journal.\n"
             if gone is None
-            else f"{gone[0][0]} runs are deleted.\n",
+            else f"{gone[0].number} runs are deleted.\n",
         )
     if free is None:
         write(1, "The rows of its locks stay: this role may not DELETE from the lock table. They do no harm.\n")
-    elif left := len(rows) - free[0][0]:
-        write(1, f"{left} of its locks {'is' if left == 1 else 'are'} held, and stay.\n")
+    elif left := len(rows) - free[0].number:
+        write(1, "One of its locks is held, and stays.\n" if left == 1 else "Its locks are held, and stay.\n")
     elif rows:
         write(1, "The rows of its locks are deleted.\n")
     return DONE

@@ -21,9 +21,9 @@ def write(descriptor: int, text: str) -> None:
         return
 
 
-def complain(message: str) -> None:
-    """One line on standard error."""
-    write(2, _PREFIX + one_line(message) + "\n")
+def complain(message: str, time: str = "") -> None:
+    """One line on standard error; ``time`` stands in front of it."""
+    write(2, time + _PREFIX + one_line(message) + "\n")
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from logging import Logger
 
-    from dislock.cli.settings import Settings
+    from dislock.cli.asked import Settings
+    from dislock.errors import LockNotAcquiredError
     from dislock.holding import Holding
     from dislock.process.signals import Signals
 
@@ -52,12 +53,14 @@ def main(
 
 
 def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
-    from dislock.cli.settings import Help, Operation, Settings, Unanswerable, load
+    from dislock.cli.arguments import Help, Version
+    from dislock.cli.asked import Settings
+    from dislock.cli.settings import load
 
     settings = load(arguments)
     if isinstance(settings, Settings):
         return _run(settings, signals, environment)
-    if isinstance(settings, (Operation, Unanswerable)):
+    if not isinstance(settings, (Help, Version)):
         from dislock.cli.operate import operate
 
         return operate(settings)
@@ -74,10 +77,11 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     from dislock.cli.log import set_up_logging
     from dislock.drivers.clock import clock
     from dislock.errors import ConfigurationError, DislockError, LockNotAcquiredError, LockWaitEndedError
+    from dislock.events import INFO, WARNING, Event, report
     from dislock.process.outcomes import NoThreadError
 
     started = clock()
-    set_up_logging(settings.log_level, settings.context.url)
+    set_up_logging(settings.log_level, settings.context.url, as_json=settings.log_json, with_time=settings.log_time)
     logger = logging.getLogger("dislock")
     for notice in settings.notices:
         logger.warning(notice)
@@ -86,11 +90,11 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
     try:
         return _under_locks(settings, signals, environment, started, logger)
     except LockWaitEndedError as error:
-        logger.warning("%s", error)
+        report(Event("wait ended", WARNING, str(error), _refusal(error)))
         return FAILURE if settings.skipped is None else settings.skipped
     except LockNotAcquiredError as error:
         # Somebody else runs the job: as it should be.
-        logger.info("%s", error)
+        report(Event("refused", INFO, str(error), _refusal(error)))
         return settings.skipped or 0
     except ConfigurationError as error:
         logger.error("%s", error, exc_info=True)
@@ -103,6 +107,10 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
         return FAILURE
 
 
+def _refusal(error: LockNotAcquiredError) -> dict[str, object]:
+    return {"key": error.key, "holder": error.holder, "expires_at": error.expires_at}
+
+
 def _unexpected(error: Exception) -> str:
     # The text of an unexpected error may hold a secret; the system's own text does not.
     text = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
@@ -112,7 +120,7 @@ def _unexpected(error: Exception) -> str:
 def _under_locks(
     settings: Settings, signals: Signals, environment: Mapping[bytes, bytes] | None, started: float, logger: Logger
 ) -> int:
-    from dislock.command import exit_code, run_held
+    from dislock.command import described, exit_code, run_held
     from dislock.errors import ConfigurationError
     from dislock.holding import Holding
     from dislock.process.environment import original_environment
@@ -121,7 +129,8 @@ def _under_locks(
     context = settings.context
     environment = original_environment() if environment is None else environment
     try:
-        holding = Holding(context, settings.strategies, supervised=True, started=started)
+        recorded = described(settings.command, context)
+        holding = Holding(context, settings.strategies, supervised=True, started=started, recorded=recorded)
     except ConfigurationError as error:
         # All else was checked before: it is the connection string.
         raise ConfigurationError(f"{settings.url_variable}: {error}") from None
@@ -132,7 +141,7 @@ def _under_locks(
         number = signals.asked()
         assert number is not None
         return exit_code(Interrupted(number))
-    if settings.strategies == ("schedule",) and os.getpid() != 1:
+    if settings.strategies == ("schedule",) and os.getpid() != 1 and recorded is None:
         return _become(holding, settings.command, environment, signals)
     return run_held(holding, settings.command, environment, signals)
 

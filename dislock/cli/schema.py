@@ -16,6 +16,7 @@ from dislock.protocol.records import (
     INDEX_SUCCESSES,
     JOURNAL_COLUMNS,
     LOCK_COLUMNS,
+    Column,
     Form,
     Rights,
     RightsRow,
@@ -74,16 +75,16 @@ def create(ask: Questions, table: Sequence[str], journal: Sequence[str] | None) 
 
 def differences(ask: Questions, parts: Sequence[str], columns: Columns) -> list[str]:
     """In what a table that is there differs from what is needed; more columns do no harm if they may be empty."""
-    found = {name: (kind, required) for name, kind, required in ask.ask(Form(quoted(parts)))}
+    found: dict[str, Column] = {column.name: column for column in ask.ask(Form(quoted(parts)))}
     problems = []
     for name, kind, rest in columns:
         if name not in found:
             problems.append(f"the column {name} {kind} is missing")
-        elif found[name][0] != kind:
-            problems.append(f"the column {name} is {found[name][0]} and must be {kind}")
-        elif not rest and found[name][1]:
+        elif found[name].kind != kind:
+            problems.append(f"the column {name} is {found[name].kind} and must be {kind}")
+        elif not rest and found[name].required:
             problems.append(f"the column {name} is NOT NULL, and must be allowed to be empty")
-    rights = RightsRow(*ask.ask(Rights(quoted(parts)))[0])
+    rights: RightsRow = ask.ask(Rights(quoted(parts)))[0]
     if rights.kind not in ("r", "p"):
         problems.append("it is not a table")
     elif columns is LOCK_COLUMNS and "key" in found and not rights.unique_key:
@@ -93,5 +94,5 @@ def differences(ask: Questions, parts: Sequence[str], columns: Columns) -> list[
 
 def missing_rights(ask: Questions, parts: Sequence[str], needed: str) -> list[str]:
     """The privileges among those needed that this role does not have on the table."""
-    rights = RightsRow(*ask.ask(Rights(quoted(parts)))[0])
+    rights: RightsRow = ask.ask(Rights(quoted(parts)))[0]
     return [word for word in needed.split(", ") if not getattr(rights, word.lower())]

@@ -66,6 +66,14 @@ class Tasks:
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._doubts = Doubts()
 
+    @staticmethod
+    def leave() -> Leave:
+        return Leave()
+
+    async def keep(self, steps: Steps[T], leave: Leave) -> T:
+        """Runs steps that renew."""
+        return await self.run(steps, leave)
+
     async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
         """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
         run = _Run(leave or Leave())
@@ -142,7 +150,7 @@ class Tasks:
 
         async def execute() -> tuple[Row, ...]:
             doubts.begin()
-            cursor = await connection.execute(compose(statement, self._table), parameters(statement))
+            cursor = await connection.execute(compose(statement, self._table, step.journal), parameters(statement))
             return rows_of(statement, await cursor.fetchall() if cursor.description else ())
 
         task = _start(execute())
@@ -164,7 +172,7 @@ class Tasks:
                 return Failed(Failure(HAD_TO_WAIT), run.told())
             if connection.closed:
                 self._connection = None
-            return self._explain(error, run, broken=connection.closed)
+            return self._explain(error, run, broken=connection.closed, journal=bool(step.journal))
         return Done(task.result(), run.told(), doubts.of_answer(cancelled=gave_up))
 
     async def _watch(self, step: Watch, run: _Run) -> Answer:
@@ -202,8 +210,10 @@ class Tasks:
             task.cancel()
         connection.pgconn.finish()
 
-    def _explain(self, error: BaseException, run: _Run, *, broken: bool) -> Failed:
+    def _explain(self, error: BaseException, run: _Run, *, broken: bool, journal: bool = False) -> Failed:
         if isinstance(error, EXPECTED):
+            if journal:
+                return Failed(self._database.journal_failure(error, broken=broken), run.told())
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
 

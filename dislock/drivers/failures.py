@@ -36,6 +36,15 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
     return Failure(text, permanent=permanent, broken=broken)
 
 
+def explain_journal(error: BaseException, secrets: Sequence[str], *, broken: bool) -> Failure:
+    """What an error of a statement about the journal means: nothing for a lock, so it is only told."""
+    # Without the line of SQL that the server quotes.
+    primary = error.diag.message_primary if isinstance(error, Error) else None
+    said = " ".join((primary or str(error)).split()) or type(error).__name__
+    hint = _JOURNAL_ADVICE.get(getattr(error, "sqlstate", None) or "", "")
+    return Failure(blot_out(said, secrets) + hint, broken=broken)
+
+
 def _quoted(name: str) -> str:
     """A name as it has to be written in SQL to mean itself."""
     if re.fullmatch("[a-z_][a-z0-9_]*", name):
@@ -48,6 +57,11 @@ _CREATE = "CREATE TABLE {table} (key text PRIMARY KEY, value text NOT NULL, expi
 _WANTED = "the lock table needs " + _CREATE.replace("CREATE TABLE {table} ", "")
 # A search_path may be empty, and the table be there.
 _BY_SEARCH_PATH = ("a schema of this session's search_path", "the schema that it is in, as schema.table")
+_JOURNAL_ADVICE = {
+    "42P01": ": --init creates it",
+    "42703": ": --init says what it needs",
+    "42501": ": GRANT SELECT, INSERT, UPDATE ON it to this role",
+}
 # By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _ADVICE = {
     "42P01": "the table {table} does not exist in {place}: create it with " + _CREATE + ", or name {other}",

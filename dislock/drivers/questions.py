@@ -12,9 +12,11 @@ import psycopg
 from dislock.drivers.clock import clock
 from dislock.drivers.connections import decline_signals, options, sever
 from dislock.drivers.failures import EXPECTED
+from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
 from dislock.errors import ConfigurationError, DatabaseUnavailableError, DislockError
-from dislock.protocol.records import Question, compose
+from dislock.protocol.records import Question
+from dislock.protocol.statements import rows_of
 
 T = TypeVar("T")
 
@@ -31,9 +33,9 @@ class Questions:
         """The host that answered, for people."""
 
     def ask(self, statement: Question) -> list[Any]:
-        """The rows of a statement, as plain tuples."""
+        """The rows of a statement, as the named tuples that answer it."""
         query = compose(statement, self._table, self._journal)
-        return self._connection.execute(query, statement._asdict()).fetchall()
+        return list(rows_of(statement, self._connection.execute(query, parameters(statement)).fetchall()))
 
     def attempt(self, statement: Question) -> list[Any] | None:
         """The same, or None where this role may not do that; what was done before in the transaction stays."""

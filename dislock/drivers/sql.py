@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from dislock.protocol.statements import AnyStatement, template
 
+if TYPE_CHECKING:
+    from dislock.protocol.records import Question, Record
 
-def compose(statement: AnyStatement, table_parts: Sequence[str]) -> sql.Composed:
+
+def compose(
+    statement: AnyStatement | Record | Question, table_parts: Sequence[str], journal_parts: Sequence[str] = ()
+) -> sql.Composed:
     """The SQL of a statement, with named placeholders for ``parameters``."""
+    return sql.SQL(template(statement)).format(table=_name(table_parts), journal=_name(journal_parts))
+
+
+def _name(parts: Sequence[str]) -> sql.Composable:
     # psycopg looks for placeholders in the finished text, also within a quoted name.
-    table = sql.Identifier(*(part.replace("%", "%%") for part in table_parts))
-    return sql.SQL(template(statement)).format(table=table)
+    return sql.Identifier(*(part.replace("%", "%%") for part in parts)) if parts else sql.SQL("")
 
 
-def parameters(statement: AnyStatement) -> dict[str, object]:
+def parameters(statement: AnyStatement | Record | Question) -> dict[str, object]:
     """What the placeholders stand for."""
     return statement._asdict()

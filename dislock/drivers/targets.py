@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from psycopg import ProgrammingError, conninfo, pq
 
-from dislock.drivers.failures import NO_HOST, explain
+from dislock.drivers.failures import NO_HOST, explain, explain_journal
 from dislock.errors import ConfigurationError
 from dislock.protocol.steps import Failure
 
@@ -86,6 +86,10 @@ class Database:
     def failure(self, error: BaseException, table_parts: Sequence[str], *, broken: bool) -> Failure:
         """What an error of a connection or a statement means, without this connection string's secrets."""
         return explain(error, table_parts, self._secrets, broken=broken)
+
+    def journal_failure(self, error: BaseException, *, broken: bool) -> Failure:
+        """The same for a statement about the journal."""
+        return explain_journal(error, self._secrets, broken=broken)
 
 
 def _completed(given: Mapping[str, str]) -> dict[str, str]:

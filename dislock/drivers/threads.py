@@ -25,7 +25,7 @@ from dislock.drivers.failures import EXPECTED
 from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
 from dislock.process.outcomes import NoThreadError
-from dislock.protocol.statements import AnyStatement, Row, rows_of
+from dislock.protocol.statements import Row, rows_of
 from dislock.protocol.steps import (
     HAD_TO_WAIT,
     LINGER,
@@ -55,11 +55,28 @@ class Leave:
 class Threads:
     """Carries out steps for one protocol. ``run`` may be called from different threads, one at a time."""
 
+    #: A run never waits for the thread that it is in.
+    waits_in_vain = False
+
     def __init__(self, database: Database, table_parts: list[str]) -> None:
         self._database = database
         self._table = table_parts
         self._changed = threading.Condition()
         self._link: _Link | None = None
+
+    @staticmethod
+    def leave() -> Leave:
+        return Leave()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is a connection."""
+        return self._link is not None
+
+    def can_go_on(self, steps: Steps[Any]) -> bool:
+        """Whether a run of the steps that was interrupted can be run again: only if it had not begun."""
+        frame = steps.gi_frame  # type: ignore[attr-defined] # typing's Generator is more than a real one
+        return frame is not None and frame.f_lasti < 0
 
     def request(self, leave: Leave) -> None:
         """Makes the run that was given ``leave`` come to its end; from any thread."""
@@ -83,6 +100,32 @@ class Threads:
             if run.interrupt is not None:
                 raise run.interrupt
         return result
+
+    def run_later(self, steps: Steps[Any], keeper: threading.Thread | None, leave: Leave) -> None:
+        """Has the steps run once the keeper has ended, without waiting for it."""
+
+        def work() -> None:
+            if keeper:
+                self.request(leave)
+                keeper.join()
+            self.run(steps)
+
+        with suppress(RuntimeError):  # no thread to be had: the row ends by itself
+            threading.Thread(target=work, name="dislock-release", daemon=True).start()
+
+    def keeper(self, steps: Steps[Any], leave: Leave, failed: Callable[[BaseException], None]) -> threading.Thread:
+        """A thread that runs the steps once it is started; to be joined when it was requested to leave.
+
+        ``failed`` is called with the error that it ended with, if there is one.
+        """
+
+        def keep() -> None:
+            try:
+                self.run(steps, leave)
+            except Exception as error:  # noqa: BLE001 - handed over
+                failed(error)
+
+        return threading.Thread(target=keep, name="dislock-renewal", daemon=True)
 
     def _carry_out(self, step: Step, run: _Run) -> Answer:
         if isinstance(step, Wait):
@@ -134,7 +177,7 @@ class Threads:
     def _execute(self, step: Execute, run: _Run) -> Answer:
         link, table = self._link, self._table
         assert link is not None
-        call = link.submit(lambda: link.execute(step.statement, table))
+        call = link.submit(lambda: link.execute(step, table))
         self._wait(run, cancel_time(step.by, clock()), lambda: call.done, linger=LINGER - CANCEL)
         if cancelled := not call.done:
             link.cancel()
@@ -147,7 +190,7 @@ class Threads:
         if broken:
             link.abandon()
             self._link = None
-        return self._explain(call, run, broken=broken)
+        return self._explain(call, run, broken=broken, journal=bool(step.journal))
 
     def _watch(self, step: Watch, run: _Run) -> Answer:
         link = self._link
@@ -159,10 +202,12 @@ class Threads:
             return Done(leave=run.told())
         return self._explain(call, run, broken=True)
 
-    def _explain(self, call: _Call, run: _Run, *, broken: bool) -> Answer:
+    def _explain(self, call: _Call, run: _Run, *, broken: bool, journal: bool = False) -> Answer:
         if call.error is None:
             return Unanswered(run.told())
         if isinstance(call.error, EXPECTED):
+            if journal:
+                return Failed(self._database.journal_failure(call.error, broken=broken), run.told())
             return Failed(self._database.failure(call.error, self._table, broken=broken), run.told())
         raise call.error
 
@@ -236,11 +281,12 @@ class _Link:
         self._connection.add_notice_handler(self.doubts)
         check_server(self._connection)
 
-    def execute(self, statement: AnyStatement, table: list[str]) -> tuple[Row, ...]:
+    def execute(self, step: Execute, table: list[str]) -> tuple[Row, ...]:
         assert self._connection is not None
         self.doubts.begin()
-        cursor = self._connection.execute(compose(statement, table), parameters(statement))
-        return rows_of(statement, cursor.fetchall() if cursor.description else ())
+        query = compose(step.statement, table, step.journal)
+        cursor = self._connection.execute(query, parameters(step.statement))
+        return rows_of(step.statement, cursor.fetchall() if cursor.description else ())
 
     def watch(self, until: float) -> None:
         """Waits until then, or until ``end_watch``; raises the driver's error when the server ends the connection."""

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from dislock.errors import DislockError, LeaseLostError, Loss, NotSealedError
+from dislock.errors import LEASE_LOST_EXIT_CODE, DislockError, LeaseLostError, Loss, NotSealedError
 from dislock.events import DEBUG, ERROR, INFO, WARNING
 from dislock.protocol.claiming import micros_of
-from dislock.protocol.claims import Claims
 from dislock.protocol.lease import Lease, lock_timeout
 from dislock.protocol.plan import Plan, Senses
+from dislock.protocol.recording import Recording
 from dislock.protocol.schedule import Slot
 from dislock.protocol.statements import GiveBackSlot, Moved, Sealed
 from dislock.protocol.steps import LINGER, Answer, Done, Steps, Wait, proven, trouble
@@ -26,8 +26,8 @@ LEAVE_SECONDS = 5.0 - LINGER
 REPORT_PAUSE = 60.0
 
 
-class Acquisition(Claims):
-    """One acquisition of one set of locks: ``acquire``, then ``keep`` if there is a lease, then ``release``.
+class Acquisition(Recording):
+    """One acquisition of one set of locks: ``acquire``, then ``keep`` if ``kept``, then ``release``.
 
     The owner of what became of it: ``loss`` is decided and stored here alone. ``keep`` may run in another thread than
     the rest; whoever notices a loss first decides it.
@@ -58,14 +58,19 @@ class Acquisition(Claims):
             raise
         if not held:
             yield from self.release(started=False)
-        elif self.lease is None:
+        elif not self.kept:
             yield from self._close()
         return held
 
     @property
-    def needs_keeping(self) -> bool:
-        """Whether what was taken has to be looked after by ``keep``."""
+    def can_be_lost(self) -> bool:
+        """Whether something is held that may be lost while the work goes on."""
         return self.lease is not None
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is something to do while the work goes on: a lease to renew, or a start to record."""
+        return self.can_be_lost or self._plan.journal is not None
 
     # Losing
 
@@ -140,6 +145,10 @@ class Acquisition(Claims):
     def keep(self) -> Steps[Loss | None]:
         """Renews until asked to leave (None), or until there is no time left or no right to go on (why)."""
         lease = self.lease
+        if (yield from self._record_start()):
+            return None
+        if not lease and self._plan.journal:
+            yield from self._close()
         # Freed already, where a thread that was just being started was interrupted.
         while lease and not (yield Wait(lease.next_renewal)).leave:
             now = self._clock()
@@ -147,9 +156,10 @@ class Acquisition(Claims):
             if not loss:
                 answer = yield from self._ask(lease.renewal, lease.try_until(now))
                 loss = lease.learn(answer, self._clock())
-                self._report_renewal(lease, answer)
-                if answer.leave and not loss:
-                    return None
+                if not loss:
+                    self._report_renewal(lease, answer)
+                    if answer.leave:
+                        return None
             if loss:
                 self._lose(loss)
                 return loss
@@ -174,11 +184,14 @@ class Acquisition(Claims):
 
     # Freeing
 
-    def release(self, *, started: bool = True, succeeded: bool = False) -> Steps[Loss | None]:
+    def release(
+        self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None
+    ) -> Steps[Loss | None]:
         """Frees the lease and says if it turns out to have been lost; ``started=False`` gives the slot back too.
 
         ``succeeded`` seals a slot that is consumed by success, and says so in ``sealed``: that may take until the
-        lease's stop time. All else takes at most ``LEAVE_SECONDS``, whatever the network does.
+        lease's stop time. All else takes at most ``LEAVE_SECONDS``, whatever the network does, and the journal its own
+        time when the lease is free; ``exit_code`` is for the journal.
         """
         lease, self.lease = self.lease, None
         ended, freed = self._clock(), False
@@ -190,10 +203,26 @@ class Acquisition(Claims):
         by = self._clock() + LEAVE_SECONDS
         if lease and not self.loss and not freed:
             yield from self._free(lease, ended, by)
-        if self.slot and not started and not (self._plan.slot and self._plan.slot.by_success):
-            yield from self._give_back(self.slot, by)
+        given_back = self.slot if not started and not (self._plan.slot and self._plan.slot.by_success) else None
+        if given_back:
+            yield from self._give_back(given_back, by)
+        if self._plan.journal:
+            yield from self._record_outcome(started=started, succeeded=succeeded, exit_code=exit_code)
+        if given_back:
+            self.slot = None
         yield from self._close()
         return self.loss
+
+    def _record_outcome(self, *, started: bool, succeeded: bool, exit_code: int | None) -> Steps[None]:
+        if not started:
+            outcome = "not started"
+        elif self.loss or self.sealed is False:
+            outcome = "lost"
+            if exit_code is not None and not self._plan.continues:
+                exit_code = LEASE_LOST_EXIT_CODE
+        else:
+            outcome = "success" if succeeded else "failure"
+        yield from self._record_end(outcome, exit_code)
 
     def _free(self, lease: Lease, ended: float, by: float) -> Steps[None]:
         """Frees the lease of work that ended then."""
@@ -205,7 +234,7 @@ class Acquisition(Claims):
             if row.moved:
                 self._say("released", INFO, f"{key} is free again", key=key, token=self.token)
             else:
-                self._lose(lease.loss_of_guard(row), over=True)
+                self._lose(lease.loss_of_guard(row, self._clock()), over=True)
         elif overdue := lease.overdue(ended):
             self._lose(overdue, over=True)
         else:
@@ -254,10 +283,10 @@ class Acquisition(Claims):
         own = self._doubtful and row.slot_owner == self._plan.owner and row.slot_ends == expires
         if row.moved or (own and self._clock() < lease.stop_time):
             self.sealed = True
-            text = f"{key} is sealed until {slot.expires}, and {lease.terms.key} is free again"
+            text = f"{key} is sealed until {slot.shown(slot.expires)}, and {lease.terms.key} is free again"
             self._say("sealed", INFO, text, key=key, tick=slot.tick, token=self.token)
         else:
-            self._lose(lease.loss_of_guard(row), over=True)
+            self._lose(lease.loss_of_guard(row, self._clock()), over=True)
             self._not_sealed()
         return True
 
@@ -277,8 +306,7 @@ class Acquisition(Claims):
                 "give-back failed",
                 WARNING,
                 f"the slot {key} could not be given back ({trouble(answer)}): nothing was started, and unless the "
-                f"statement still arrives it stays taken until {slot.expires}; delete the row with this key to free it",
+                f"statement still arrives it stays taken until {slot.shown(slot.expires)}; dislock --release frees it",
                 key=key,
                 tick=slot.tick,
             )
-        self.slot = None

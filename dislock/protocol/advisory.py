@@ -41,8 +41,8 @@ class AdvisoryAcquisition(Acquisition):
         self.held = False
 
     @property
-    def needs_keeping(self) -> bool:
-        """Whether the connection has to be watched."""
+    def can_be_lost(self) -> bool:
+        """Whether the lock is held: it is lost with its connection."""
         return self.held
 
     def acquire(self) -> Steps[bool]:
@@ -76,6 +76,7 @@ class AdvisoryAcquisition(Acquisition):
         if not taken:
             raise LockNotAcquiredError((yield from self._refused(key, name, by)), key=name)
         self.held = True
+        self._began = self._clock()
         self._say("taken", INFO, f"{name} is taken (advisory lock {key})", key=name)
         return True
 
@@ -118,16 +119,24 @@ class AdvisoryAcquisition(Acquisition):
             if answer.leave:
                 return None
 
-    def release(self, *, started: bool = True, succeeded: bool = False) -> Steps[Loss | None]:  # noqa: ARG002 - no slot
-        """Commits, which frees the lock, and says if it turns out to have been lost before."""
+    def release(
+        self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None
+    ) -> Steps[Loss | None]:
+        """Commits, which frees the lock, and says if it turns out to have been lost before.
+
+        The run is recorded in the journal after that, and only then: an error of a statement would end the transaction.
+        """
         if self.held and not self.loss:
             answer = yield Execute(Commit(), self._clock() + LEAVE_SECONDS)
             if isinstance(answer, Done):
                 name = self._advisory.name
                 self._say("released", INFO, f"{name} is free again", key=name)
             else:
+                self._connected = False
                 self._connection_lost(trouble(answer), over=True)
         self.held = False
+        if self._plan.journal:
+            yield from self._record_outcome(started=started, succeeded=succeeded, exit_code=exit_code)
         yield from self._close()
         return self.loss
 
@@ -137,6 +146,7 @@ class AdvisoryAcquisition(Acquisition):
 
     def _connection_lost(self, why: str, *, over: bool = False) -> Loss:
         _, name, grace = self._advisory
+        self._connected = False
         # The server freed it when the connection ended: hurrying the command's end gains nothing.
         loss = Loss(LossReason.UNCONFIRMED, f"the advisory lock {name} was lost with its connection: {why}", grace)
         self._lose(loss, over=over)

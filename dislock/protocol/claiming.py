@@ -23,6 +23,8 @@ class Claiming(Conversation):
         self._plan = plan
         self._report = senses.report
         self.token: int | None = None
+        self.zone: str | None = None
+        """The zone in which the schedule was read; None where there is none."""
         #: Whether the answer to a claim of what is being taken was lost: it may have taken the row, or may yet.
         self._lost_claim = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from dislock.errors import DatabaseUnavailableError, LockNotAcquiredError, SlotOverError
@@ -18,6 +18,8 @@ from dislock.protocol.steps import Done, Steps, Wait, proven
 
 #: Seconds by which clocks that are kept in time may differ: nothing to warn of, whatever the tolerance.
 CLOCK_NOISE = 0.1
+#: A start that is later than this, and than half the gap between two ticks, is far from its tick.
+FAR_FROM_TICK = timedelta(minutes=15)
 
 
 class Claims(Leasing):
@@ -58,7 +60,9 @@ class Claims(Leasing):
                 claimed: Claimed = answer.rows[0]
                 self.slot, self.token = slot, claimed.now
                 self._check_claim(plan.key, answer)
-                self._say("taken", INFO, f"{plan.key} is taken until {slot.expires}", key=plan.key, tick=slot.tick)
+                self._say(
+                    "taken", INFO, f"{plan.key} is taken until {slot.shown(slot.expires)}", key=plan.key, tick=slot.tick
+                )
                 return not answer.leave
             if not self._is_proven(plan.key, answer):
                 return False
@@ -102,7 +106,26 @@ class Claims(Leasing):
             slot = plan.schedule.slot(_moment(clock.now), session_zone=zone, tolerance=tolerance)
         tolerance = plan.schedule.tolerance(_moment(clock.now), session_zone=zone, tolerance=tolerance)
         self._compare_clocks(clock.now, took, tolerance)
+        self.zone = plan.schedule.zone_name or zone
+        if plan.schedule.zone_name is None:
+            self._compare_zones(slot, _moment(started))
         return slot
+
+    def _compare_zones(self, slot: Slot, started: datetime) -> None:
+        """Warns when a start is so far from its tick that cron seems to fire in another zone than the session's."""
+        if slot.tick is None:
+            return
+        late, gap = started - slot.tick, slot.expires - slot.tick
+        if late > max(gap / 2, FAR_FROM_TICK):
+            self._say(
+                "late start",
+                WARNING,
+                f"this start is {str(late).partition('.')[0]} later than its tick, {slot.shown(slot.tick)}: no zone is "
+                f"given for the schedule, so that of the database session ({self.zone}) is used; name the one in which "
+                "cron fires in CRON_TZ or --time-zone",
+                tick=slot.tick,
+                late_seconds=round(late.total_seconds(), 3),
+            )
 
     def _compare_clocks(self, now: int, took: float, tolerance: float) -> None:
         """Warns when this host's clock is so wrong that a start could be counted for another tick."""

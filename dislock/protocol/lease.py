@@ -113,7 +113,7 @@ class Lease:
             sent, expires = pending
             row: Moved = answer.rows[0]
             if not row.moved:
-                return self.loss_of_guard(row)
+                return self.loss_of_guard(row, now)
             self._sent, self._answered_at, self._known = sent, row.now, [expires]
             self._failures, self._trouble = 0, NO_ANSWER
             self.next_renewal = sent + self.terms.pause
@@ -141,7 +141,7 @@ class Lease:
         left = self.stop_time + self.terms.stop_grace - now
         return self._loss(LossReason.UNCONFIRMED, why, max(0.0, left))
 
-    def loss_of_guard(self, row: Moved | Sealed) -> Loss:
+    def loss_of_guard(self, row: Moved | Sealed, now: float) -> Loss:
         """The loss that the database stated: the row is no longer this acquisition's."""
         holder, ends = row.holder, row.ends
         # The row may be another's already: hurrying the command's end gains nothing, so it gets its whole grace.
@@ -156,7 +156,10 @@ class Lease:
                 LossReason.TAKEN, f"its row was {how} and now names {holder}, until {until or 'infinity'}", grace
             )
         if ends <= row.now:
-            return self._loss(LossReason.EXPIRED, "its row ended by the database's clock before it was renewed", grace)
+            # Nobody has taken it yet, so what is left of the grace is shorter here, as in ``overdue``.
+            left = max(0.0, self.stop_time + self.terms.stop_grace - now)
+            why = "its row ended by the database's clock before it was renewed"
+            return self._loss(LossReason.EXPIRED, why, min(grace, left))
         return self._loss(LossReason.TAKEN, "its row was changed by others a moment ago", grace)
 
     def failed(self, why: str) -> Loss:

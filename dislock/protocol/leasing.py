@@ -134,7 +134,7 @@ class Leasing(Claiming):
             raise sealed
         if not slot_is_over(slot, held.now):
             return
-        text = f"{key}: the slot that ends at {slot.expires} is over by the database's clock"
+        text = f"{key}: the slot that ends at {slot.shown(slot.expires)} is over by the database's clock"
         if self._plan.wait and isinstance(refusal, LockNotAcquiredError):
             raise wait_ended(refusal, because=f"; {text}")
         if self._plan.slot.slot:

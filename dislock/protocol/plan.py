@@ -30,6 +30,17 @@ class AdvisoryPlan(NamedTuple):
     """Seconds that a supervised command has between SIGTERM and SIGKILL when the lock is lost."""
 
 
+class JournalPlan(NamedTuple):
+    """Where a run is recorded, and what is known of it before."""
+
+    table: tuple[str, ...]
+    keep_days: int
+    key: str
+    strategy: str
+    schedule: str | None
+    command: str | None
+
+
 class Plan(NamedTuple):
     """All that an acquisition needs to know; durations in seconds, ``started`` by the driver's clock."""
 
@@ -47,6 +58,8 @@ class Plan(NamedTuple):
     """A command runs under the locks, and is stopped when the lease is lost."""
     continues: bool = False
     """The work goes on when the lease is lost (``LeaseLossPolicy.CONTINUE``)."""
+    journal: JournalPlan | None = None
+    """Where the run is recorded; None: nowhere."""
 
 
 class Senses(NamedTuple):

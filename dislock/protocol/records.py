@@ -8,14 +8,11 @@ As in ``statements``: a statement is a value, moments travel as whole microsecon
 # ruff: noqa: S608 - the templates are put together from constants of this module; every value is a parameter
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from dislock.context import LEASE_PREFIX, SCHEDULE_PREFIX
-from dislock.protocol.statements import NEVER
-
-if TYPE_CHECKING:
-    from psycopg.sql import Composed
+from dislock.protocol.statements import NEVER, add
 
 #: The columns of a journal, in their order, as they are created.
 JOURNAL_COLUMNS = (
@@ -82,8 +79,14 @@ _MODEST = """
     )"""
 
 
+class Recorded(NamedTuple):
+    """A row of the journal that was written or deleted."""
+
+    id: int
+
+
 class StartRun(NamedTuple):
-    """Records that a run has begun: ``(id,)``."""
+    """Records that a run has begun: one ``Recorded``."""
 
     key: str
     strategy: str
@@ -104,9 +107,11 @@ _START = f"""
 
 
 class EndRun(NamedTuple):
-    """Records how a run ended: in the row of its start, or in a row of its own where that one is not there."""
+    """Records how a run ended: in the row of its start, or in a row of its own where that one is not there.
 
-    id: int | None
+    The start is known by its token, not by its ``id``: its answer may have been lost.
+    """
+
     key: str
     strategy: str
     schedule: str | None
@@ -123,7 +128,9 @@ class EndRun(NamedTuple):
 _END = f"""
     WITH {_MODEST}, ended AS (
         UPDATE {{journal}} SET ended_at = clock_timestamp(), exit_code = %(exit_code)s::int, outcome = %(outcome)s
-        FROM modest WHERE id = %(id)s::bigint AND key = %(key)s AND owner = %(owner)s
+        FROM modest WHERE key = %(key)s AND owner = %(owner)s AND token IS NOT DISTINCT FROM %(token)s::bigint
+          AND started_at > clock_timestamp() - %(took)s::float8 * interval '1 microsecond' - interval '1 day'
+          AND ended_at IS NULL
         RETURNING 1
     )
     INSERT INTO {{journal}} (key, strategy, schedule, time_zone, tick, owner, token, command, started_at, ended_at,
@@ -136,7 +143,7 @@ _END = f"""
 
 
 class CleanRuns(NamedTuple):
-    """Deletes runs of the key that began longer ago than ``days``, some at a time: a row for each."""
+    """Deletes runs of the key that began longer ago than ``days``, some at a time: a ``Recorded`` for each."""
 
     key: str
     days: int
@@ -147,7 +154,7 @@ _CLEAN = f"""
         SELECT id FROM {{journal}}
         WHERE key = %(key)s AND started_at < clock_timestamp() - %(days)s::int * interval '1 day'
         ORDER BY started_at LIMIT {CLEANED_AT_ONCE} FOR UPDATE SKIP LOCKED
-    ) RETURNING 1"""
+    ) RETURNING id"""
 
 
 # A run that has not ended: whether its lease is still its own (only the newest run of a key can have it: after a
@@ -226,6 +233,11 @@ class RecentRow(NamedTuple):
     success: int | None
 
 
+def _recent_row(*columns: Any) -> RecentRow:
+    width = len(RunRow._fields)
+    return RecentRow(RunRow(*columns[:width]), *columns[width:])
+
+
 class RecentRuns(NamedTuple):
     """The newest runs of each key, oldest first, as ``RecentRow``."""
 
@@ -295,8 +307,14 @@ _LOCKS = f"""
                                     ELSE '{SCHEDULE_PREFIX}' END)), key DESC"""
 
 
+class Count(NamedTuple):
+    """How many rows it were."""
+
+    number: int
+
+
 class FreeLock(NamedTuple):
-    """Frees a lock by force, if it is still held by the owner that was seen: a row for each that was freed."""
+    """Frees a lock by force, if it is still held by the owner that was seen: a ``Count`` for each that was freed."""
 
     key: str
     owner: str
@@ -308,7 +326,7 @@ _FREE = """
 
 
 class ForgetRuns(NamedTuple):
-    """Deletes all runs of a key: how many there were."""
+    """Deletes all runs of a key: one ``Count``."""
 
     key: str
 
@@ -318,7 +336,7 @@ _FORGET_RUNS = """
 
 
 class ForgetLocks(NamedTuple):
-    """Deletes the rows of a key that nobody holds: how many there were."""
+    """Deletes the rows of a key that nobody holds: one ``Count``."""
 
     key: str
 
@@ -351,8 +369,17 @@ _SERVER = f"""
            current_setting('default_transaction_read_only') = 'on', {_NOW}"""
 
 
+class Column(NamedTuple):
+    """A column of a table."""
+
+    name: str
+    kind: str
+    required: bool
+    """Whether it is NOT NULL."""
+
+
 class Form(NamedTuple):
-    """The columns of a table: ``(name, type, not null)``, none where there is no such table."""
+    """The columns of a table, as ``Column``; none where there is no such table."""
 
     name: str
 
@@ -363,7 +390,7 @@ _FORM = """
 
 
 class Rights(NamedTuple):
-    """What this role may do with a table that exists, and what leads with a unique column ``key``: ``RightsRow``."""
+    """What this role may do with a table that exists, and its indexes: one ``RightsRow``."""
 
     name: str
 
@@ -391,8 +418,14 @@ _RIGHTS = """
     FROM pg_catalog.pg_class WHERE oid = to_regclass(%(name)s)"""
 
 
+class CommandRow(NamedTuple):
+    command: str | None
+    host: str
+    runs: int
+
+
 class CommandsOfKey(NamedTuple):
-    """The different commands and hosts among the newest runs of a key: ``(command, host, runs)``."""
+    """The different commands and hosts among the newest runs of a key, as ``CommandRow``."""
 
     key: str
 
@@ -407,26 +440,7 @@ class SerializeInit(NamedTuple):
     """Lets one of several that create tables at one time go first."""
 
 
-_SERIALIZE = "SELECT pg_advisory_xact_lock(hashtextextended('dislock --init', 0))::text"
-
-_TEMPLATES: dict[type, str] = {
-    StartRun: _START,
-    EndRun: _END,
-    CleanRuns: _CLEAN,
-    NewestRuns: _NEWEST,
-    RunsOfKey: _OF_KEY,
-    RecentRuns: _RECENT,
-    RunsSince: _SINCE,
-    Locks: _LOCKS,
-    FreeLock: _FREE,
-    ForgetRuns: _FORGET_RUNS,
-    ForgetLocks: _FORGET_LOCKS,
-    Server: _SERVER,
-    Form: _FORM,
-    Rights: _RIGHTS,
-    CommandsOfKey: _COMMANDS,
-    SerializeInit: _SERIALIZE,
-}
+_SERIALIZE = "SELECT 1 FROM pg_advisory_xact_lock(hashtextextended('dislock --init', 0))"
 
 Record = StartRun | EndRun | CleanRuns
 Question = (
@@ -446,18 +460,28 @@ Question = (
 )
 
 
+_ANSWERED: dict[type, tuple[str, Callable[..., Any]]] = {
+    StartRun: (_START, Recorded),
+    EndRun: (_END, Recorded),
+    CleanRuns: (_CLEAN, Recorded),
+    NewestRuns: (_NEWEST, RunRow),
+    RunsOfKey: (_OF_KEY, RunRow),
+    RecentRuns: (_RECENT, _recent_row),
+    RunsSince: (_SINCE, RunRow),
+    Locks: (_LOCKS, LockRow),
+    FreeLock: (_FREE, Count),
+    ForgetRuns: (_FORGET_RUNS, Count),
+    ForgetLocks: (_FORGET_LOCKS, Count),
+    Server: (_SERVER, ServerRow),
+    Form: (_FORM, Column),
+    Rights: (_RIGHTS, RightsRow),
+    CommandsOfKey: (_COMMANDS, CommandRow),
+    SerializeInit: (_SERIALIZE, Count),
+}
+for _kind, (_text, _row) in _ANSWERED.items():
+    add(_kind, _text, _row)
+
+
 def quoted(parts: Sequence[str]) -> str:
     """A table's name as it has to be written in SQL to mean itself."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
-
-
-def compose(statement: Record | Question, table: Sequence[str], journal: Sequence[str]) -> Composed:
-    """The SQL of a statement, with named placeholders."""
-    from psycopg import sql
-
-    # psycopg looks for placeholders in the finished text, also within a quoted name.
-    names = {
-        name: sql.Identifier(*(part.replace("%", "%%") for part in parts)) if parts else sql.SQL("")
-        for name, parts in (("table", table), ("journal", journal))
-    }
-    return sql.SQL(_TEMPLATES[type(statement)]).format(**names)

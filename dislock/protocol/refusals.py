@@ -28,13 +28,16 @@ def slot_refused(key: str, slot: Slot, held: Held, *, owner: str, doubtful: bool
         return unknown(f"the row of {key} names {holder or 'nobody'}")
     # A row that ends with this schedule's slot says that the slot was somebody's, also when it is over by now.
     if slot.tick and ends == to_micros(slot.expires):
-        text = f"{key}: the tick of {slot.tick} was started by {holder}; the next one is {slot.expires}"
+        text = f"{key}: the tick of {slot.shown(slot.tick)} was started by {holder}"
+        text += f"; the next one is {slot.shown(slot.expires)}"
         return LockNotAcquiredError(text, key=key, holder=holder, expires_at=to_moment(ends))
     if slot_is_over(slot, held.now):
-        return SlotOverError(f"{key}: the slot that ends at {slot.expires} is over by the database's clock", key=key)
+        return SlotOverError(
+            f"{key}: the slot that ends at {slot.shown(slot.expires)} is over by the database's clock", key=key
+        )
     if holder is None or ends is None or slot_is_open(slot, ends, held.now):
         return None
-    return held_by(key, holder, ends)
+    return held_by(key, holder, ends, slot)
 
 
 def lease_refused(key: str, held: Held, *, owner: str, doubtful: bool) -> DislockError | None:
@@ -53,10 +56,10 @@ def tick_sealed(key: str, slot: Slot, held: Held) -> LockNotAcquiredError | None
         return None
     # A row that ends with the slot is a seal, also when the slot is over by now.
     if ends == to_micros(slot.expires):
-        what = f"the tick of {slot.tick}" if slot.tick else "the slot"
-        text = f"{key}: {what} was completed by {owner}; the next one is {slot.expires}"
+        what = f"the tick of {slot.shown(slot.tick)}" if slot.tick else "the slot"
+        text = f"{key}: {what} was completed by {owner}; the next one is {slot.shown(slot.expires)}"
         return LockNotAcquiredError(text, key=key, holder=owner, expires_at=to_moment(ends))
-    return None if slot_is_open(slot, ends, held.now) else held_by(key, owner, ends)
+    return None if slot_is_open(slot, ends, held.now) else held_by(key, owner, ends, slot)
 
 
 def slot_is_open(slot: Slot, ends: int, now: int) -> bool:
@@ -69,10 +72,10 @@ def slot_is_over(slot: Slot, now: int) -> bool:
     return to_micros(slot.expires) <= now
 
 
-def held_by(key: str, holder: str, ends: int) -> LockNotAcquiredError:
+def held_by(key: str, holder: str, ends: int, slot: Slot | None = None) -> LockNotAcquiredError:
     """The refusal by somebody else's row."""
     until = to_moment(ends)
-    text = f"{key} is held by {holder} until {until or 'infinity'}"
+    text = f"{key} is held by {holder} until {slot.shown(until) if slot else until or 'infinity'}"
     return LockNotAcquiredError(text, key=key, holder=holder, expires_at=until)
 
 
@@ -89,9 +92,9 @@ def slot_written_elsewhere(key: str, slot: Slot, held: Held) -> str | None:
     if not (slot.following and held.ends and held.ends > to_micros(slot.following)):
         return None
     return (
-        f"{key} is held by {held.holder} until {to_moment(held.ends) or 'infinity'} although this schedule's slot ends "
-        f"at {slot.expires}: the row was written by hand, or under another schedule or zone. If that is over, delete "
-        "the row with this key to free it"
+        f"{key} is held by {held.holder} until {slot.shown(to_moment(held.ends))} although this schedule's slot ends "
+        f"at {slot.shown(slot.expires)}: the row was written by hand, or under another schedule or zone. If that is "
+        "over, dislock --release frees it"
     )
 
 
@@ -101,8 +104,8 @@ def lease_ends_far_away(key: str, held: Held, ttl: float) -> str | None:
         return None
     return (
         f"{key} is held by {held.holder} until {to_moment(held.ends) or 'infinity'}, far beyond the TTL of {ttl:g} s: "
-        "the row was written by hand, or while the database's clock was ahead. If nobody runs under it, delete the "
-        "row with this key to free it"
+        "the row was written by hand, or while the database's clock was ahead. If nobody runs under it, dislock "
+        "--release frees it"
     )
 
 

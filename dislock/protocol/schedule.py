@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING
 
 from dislock.errors import ConfigurationError
@@ -35,6 +35,12 @@ class Slot:
     """Nominal time of the next tick: the end of the row."""
     following: datetime | None = None
     """The tick after ``expires``, if there is one: a row that ends later was written under another schedule."""
+    zone: tzinfo = field(default=timezone.utc, compare=False, repr=False)
+    """The schedule's zone, for people."""
+
+    def shown(self, moment: datetime | None) -> str:
+        """A moment as people who wrote the schedule read it."""
+        return "infinity" if moment is None else str(moment.astimezone(self.zone))
 
 
 class Schedule:
@@ -48,6 +54,11 @@ class Schedule:
         self.expression = _normal(expression)
         self._zone = None if zone is None else find_zone(zone)
         self._check()
+
+    @property
+    def zone_name(self) -> str | None:
+        """The name of its own zone; None: that of the session."""
+        return None if self._zone is None else self._zone.key
 
     def slot(self, now: datetime, *, session_zone: str, tolerance: float) -> Slot:
         """The slot of a start at ``now``, a time by the database's clock.
@@ -64,15 +75,15 @@ class Schedule:
                     f"the cron expression {self.expression!r} has no tick any more: "
                     f"the last one was {'never' if last is None else last.astimezone(zone).isoformat(' ')}"
                 )
-            return Slot(last, last + _LAST_SLOT)
+            return Slot(last, last + _LAST_SLOT, zone=zone)
         early = (coming - now).total_seconds() <= _effective(tolerance, last, coming)
         tick = coming if early else last
         if not early:
-            return Slot(tick, coming, self._next(coming, zone))
+            return Slot(tick, coming, self._next(coming, zone), zone)
         expires = self._next(coming, zone)
         if expires is None:
-            return Slot(tick, coming + _LAST_SLOT)
-        return Slot(tick, expires, self._next(expires, zone))
+            return Slot(tick, coming + _LAST_SLOT, zone=zone)
+        return Slot(tick, expires, self._next(expires, zone), zone)
 
     def tolerance(self, now: datetime, *, session_zone: str, tolerance: float) -> float:
         """How early, in seconds, a start about ``now`` may be: at most half the gap between the ticks."""
@@ -180,10 +191,10 @@ def _normal(expression: str) -> str:
         raise ConfigurationError(
             f"the cron expression {expression!r} is not valid: it must have 5, 6 or 7 fields, and has {len(fields)}"
         )
-    for field in fields:
-        if re.match(r"[rh](?![a-z])", field):
+    for word in fields:
+        if re.match(r"[rh](?![a-z])", word):
             raise ConfigurationError(
-                f"the cron expression {expression!r} is not valid: {field!r} is random or hashed, "
+                f"the cron expression {expression!r} is not valid: {word!r} is random or hashed, "
                 "and every host must compute the same ticks"
             )
     return " ".join(fields)

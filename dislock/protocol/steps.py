@@ -12,9 +12,12 @@ A driver can be told to leave (a signal, a cancelled task, the end of a block). 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
 from dislock.protocol.statements import AnyStatement
+
+if TYPE_CHECKING:
+    from dislock.protocol.records import Record
 
 #: Seconds that a statement in flight still has when its driver is told to leave. Its answer decides what is to be
 #: undone; a healthy database answers in a thousandth of that.
@@ -54,8 +57,10 @@ class Connect(NamedTuple):
 class Execute(NamedTuple):
     """Carries out one statement in a transaction of its own on the current connection."""
 
-    statement: AnyStatement
+    statement: AnyStatement | Record
     by: float
+    journal: tuple[str, ...] = ()
+    """The name of the journal, for a statement that is about it instead of the lock table."""
 
 
 class Wait(NamedTuple):
@@ -85,6 +90,8 @@ class Done(NamedTuple):
     rows: tuple[Any, ...] = ()
     leave: bool = False
     doubt: str = ""
+    sent: float | None = None
+    """When the statement was sent, where it had to wait for others before that."""
 
 
 class Failed(NamedTuple):

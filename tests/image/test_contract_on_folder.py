@@ -10,6 +10,7 @@ import pytest
 from tests.integration.cli.test_ends import *
 from tests.integration.cli.test_runs import *
 from tests.integration.cli.test_usage import *
+from tests.integration.cli.test_waiting import *
 from tests.support.contract import bare, dislock, lease, on_this_host, shares_host
 
 __all__ = ["bare", "dislock", "lease", "on_this_host", "shares_host"]

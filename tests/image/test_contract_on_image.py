@@ -18,6 +18,7 @@ from tests.image.engine import DockerClient
 from tests.integration.cli import test_runs as runs
 from tests.integration.cli.test_ends import *
 from tests.integration.cli.test_runs import *
+from tests.integration.cli.test_waiting import *
 from tests.support.contract import Dislock, bare, dislock, lease, on_this_host
 
 __all__ = ["bare", "dislock", "lease", "on_this_host"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dislock.errors import LockNotAcquiredError
 from dislock.protocol.acquisition import LEAVE_SECONDS
+from dislock.protocol.leasing import LOOK_PAUSE
 from dislock.protocol.steps import LINGER
 from tests.simulation.process import SUPERVISED, Process
 from tests.simulation.table import Call, Row, Table
@@ -31,7 +32,7 @@ class Violation(AssertionError):
 class Grant:
     """One acquisition, as the database made it; its holder may never hear of it."""
 
-    __slots__ = ("disturbed", "ended", "key", "lease", "process", "returned", "token")
+    __slots__ = ("disturbed", "ended", "freed_at", "key", "lease", "process", "returned", "token")
 
     def __init__(self, process: Process, key: str, token: int, *, lease: bool) -> None:
         self.process = process
@@ -42,6 +43,8 @@ class Grant:
         self.disturbed = False
         #: When its row had ended, if another took it.
         self.ended = 0
+        #: When its holder freed it.
+        self.freed_at = 0.0
         #: Its holder gave it back.
         self.returned = False
 
@@ -61,6 +64,9 @@ class WatchedTable(Table):
     def moved(self, call: Call, row: Row, now: int) -> None:
         self.checks.moved(call, row)
 
+    def seals(self, call: Call, row: Row, now: int) -> None:
+        self.checks.seals(call, row, now)
+
 
 class Checks:
     """The invariants."""
@@ -70,6 +76,9 @@ class Checks:
         self.last_token = 0
         self.slots: dict[int, Process] = {}
         self.ticks: dict[int, Process] = {}
+        #: The ticks of slots that are consumed by success, by the slots' ends: who sealed them, and who says so.
+        self.sealed: dict[int, Process] = {}
+        self.successes: dict[int, Process] = {}
         self.lease_held_at = -1.0
         #: How long a request that changed a row was under way, at most, in seconds.
         self.slowest = 0.0
@@ -87,6 +96,8 @@ class Checks:
         if row.holder is not None:
             row.holder.ended = row.expire
             self.overrun(row.holder, row, now, "when its row was taken over")
+        if lease and self.history.steady:
+            self.nobody_waited(row, now)
         if lease:
             if now <= self.last_token and not (history.stepped_back and history.forced):
                 self.fail("fencing", f"{process} was given {now} after {self.last_token}")
@@ -111,8 +122,52 @@ class Checks:
             own = own or self.history.slot_forced or (grant is not None and grant.returned)
             if grant is not None:
                 grant.returned = True
+        if grant is not None and grant.lease:
+            grant.freed_at = self.history.now
         if not own:
             self.fail("another's row", f"{process} changed the row of {grant and grant.process}: {call.statement}")
+
+    def seals(self, call: Call, row: Row, now: int) -> None:
+        process, end = call.process, call.statement.slot_expires
+        lease = self.history.table.rows.get(call.statement.key)
+        grant = lease.holder if lease is not None else None
+        if grant is None or grant.process is not process or grant.token != process.protocol.token:
+            self.fail("one success per tick", f"{process} sealed the slot to {end} without the lease")
+        self.sealed[end] = process
+        row.holder = Grant(process, call.statement.slot_key, now, lease=False)
+        self.history.stats.seals += 1
+        self.history.trace("the database seals the slot to %d for %s", end, process)
+
+    def undone(self, key: str, grant: Grant) -> None:
+        """A failover has undone what the database gave."""
+        process = grant.process
+        if self.history.by_success and key == self.history.slot_key:
+            relied = process.protocol.sealed is True
+            if not relied:
+                self.sealed = {end: sealer for end, sealer in self.sealed.items() if sealer is not process}
+        elif grant.lease:
+            relied = process.lease is grant and not process.over
+        else:
+            relied = process.started_work
+        if relied:
+            self.fail("nothing local is relied on", f"{process} relies on {key}, and a failover has undone it")
+
+    def nobody_waited(self, row: Row, now: int) -> None:
+        """While the server answers, some waiter gets the lock within one look of its becoming free."""
+        history = self.history
+        # Others may still be in a step that a fault has spoiled.
+        waiters = [each.waiting_since for each in history.processes if each.patient and each.waiting_since is not None]
+        if not waiters:
+            return
+        free_since = history.now - (now - row.expire) / SECOND
+        # A look, an answer, a claim, and timers that are a little late.
+        limit = LOOK_PAUSE + LATENESS + 8 * history.latency
+        # Whoever just freed it wrote an earlier moment.
+        free_since = max(free_since, min(waiters), row.holder.freed_at if row.holder else 0.0)
+        if history.now - free_since > limit:
+            self.fail(
+                "waiters are served", f"the lease was free for {history.now - free_since:.3f} s although one waited"
+            )
 
     def overrun(self, grant: Grant, row: Row, now: int, when: str) -> None:
         """Whether work of this grant goes on although its row has ended: a command at all, others untold."""
@@ -136,8 +191,11 @@ class Checks:
         history = self.history
         history.stats.runs += 1
         slot = process.protocol.slot
-        if slot is not None and not history.slot_forced:
-            end = history.micros(slot.expires)
+        end = history.micros(slot.expires) if slot is not None else 0
+        if history.by_success:
+            if end in self.sealed and not history.slot_forced and not process.was_paused:
+                self.fail("sealed for good", f"{process} started in the slot to {end}, sealed by {self.sealed[end]}")
+        elif slot is not None and not history.slot_forced:
             if end in self.slots:
                 self.fail("one start per slot", f"{process} and {self.slots[end]} both started in the slot to {end}")
             self.slots[end] = process
@@ -169,6 +227,20 @@ class Checks:
         if late > (0 if process.mode == SUPERVISED else LATENESS):
             self.fail("past its expiry", f"{process} began its work {late:.6f} s after its lease had ended")
 
+    def success(self, process: Process) -> None:
+        """A process says that its run succeeded and is sealed."""
+        history, slot = self.history, process.protocol.slot
+        assert slot is not None
+        end = history.micros(slot.expires)
+        if end in self.successes and not history.slot_forced:
+            others = self.successes[end]
+            self.fail("one success per tick", f"{process} and {others} both say that they sealed the slot to {end}")
+        self.successes[end] = process
+
+    def served(self, process: Process, *, held: bool) -> None:
+        if process.patient and not held:
+            self.fail("waiters are served", f"{process} waited in vain long after all faults")
+
     def still_own(self, process: Process, when: str) -> bool:
         grant = process.lease
         if grant is None:
@@ -190,8 +262,11 @@ class Checks:
             self.lease_held_at = self.history.now
 
     def exit(self, process: Process) -> None:
-        grant = process.lease
-        if process.loss is None and not process.own_at_end and not (process.unverified and grant.disturbed):
+        grant, row = process.lease, self.history.table.rows.get(process.lease.key)
+        # A row that had ended by a clock which was set back since, and that nobody took meanwhile, is its own again.
+        revived = self.history.stepped_back and row is not None and row.holder is grant
+        excused = grant.disturbed and (process.unverified or revived)
+        if process.loss is None and not process.own_at_end and not excused:
             self.fail("every loss is told", f"{process} ended well, but at its command's end its row was not its own")
         if process.loss is not None and process.own_at_end:
             self.history.stats.cautious += 1

@@ -6,6 +6,7 @@ The first group breaks the rule that an invariant rests on. The second puts back
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dislock.errors import DatabaseUnavailableError, DislockError, LockNotAcquiredError, Loss, UnknownOutcomeError
@@ -14,12 +15,12 @@ from dislock.protocol.conversation import Make
 from dislock.protocol.lease import Lease
 from dislock.protocol.plan import SlotPlan
 from dislock.protocol.schedule import Slot
-from dislock.protocol.statements import GiveBackSlot, Held, MoveExpiry
-from dislock.protocol.steps import Answer, Connect, Done, Failed, Failure, Steps, Wait
+from dislock.protocol.statements import FreeAndSeal, GiveBackSlot, Held, MoveExpiry, to_micros
+from dislock.protocol.steps import Answer, Connect, Done, Failed, Failure, Steps, Wait, proven
 from tests.simulation.checks import WatchedTable
 from tests.simulation.history import Rules
 from tests.simulation.process import LIBRARY
-from tests.simulation.table import Row
+from tests.simulation.table import Call, Row, Rows
 
 
 class NoTolerance(Acquisition):
@@ -71,15 +72,15 @@ class CountedFromTheAnswer(Lease):
 class NameAlone(WatchedTable):
     """A row that names the owner counts as one's own."""
 
-    def is_own(self, row: Row, statement: MoveExpiry, now: int) -> bool:
-        return row.value == statement.owner
+    def is_own(self, value: str, expire: int, statement: MoveExpiry | FreeAndSeal, now: int) -> bool:
+        return value == statement.owner
 
 
 class ExpiryNotAsked(WatchedTable):
     """A row that has ended may still be renewed by its last holder."""
 
-    def is_own(self, row: Row, statement: MoveExpiry, now: int) -> bool:
-        return row.value == statement.owner and row.expire in (*statement.known, statement.expires)
+    def is_own(self, value: str, expire: int, statement: MoveExpiry | FreeAndSeal, now: int) -> bool:
+        return value == statement.owner and expire in (*statement.known, statement.expires)
 
 
 class FreedToTheEpoch(Lease):
@@ -184,8 +185,8 @@ class RefusedByTheNextSlot(Acquisition):
 class GivenBackTwice(Acquisition):
     """A give-back is repeated although it may have been carried out."""
 
-    def _insist(self, make: Make, by: float, *, repeat: bool = True) -> Steps[Answer]:
-        return (yield from super()._insist(make, by, repeat=True))
+    def _insist(self, make: Make, by: float, *, repeat: bool = True, prove: bool = False) -> Steps[Answer]:
+        return (yield from super()._insist(make, by, repeat=True, prove=prove))
 
 
 class RenewedBeforeItsBeginning(Lease):
@@ -197,6 +198,55 @@ class RenewedBeforeItsBeginning(Lease):
             expires += 1
         self._pending = (now, expires)
         return self._move(expires, now, by)
+
+
+class SlotReadBeforeTheClaim(Acquisition):
+    """What the slot's row said before the claim of the lease was answered counts."""
+
+    def _claim_open_tick(self, plan: SlotPlan, began: float) -> Steps[bool]:
+        terms = self._plan.lease
+        assert terms is not None
+        slot = plan.slot or (yield from self._choose_slot(plan, began + self._plan.connect_timeout))
+        if slot is None or not (yield from self._obtain_lease(terms, began, slot)):
+            return False
+        self.slot = slot
+        return True
+
+
+class SealedWithoutTheLease(WatchedTable):
+    """A statement seals the slot although it did not move the lease's row."""
+
+    def _unsealed(self, call: Call, statement: FreeAndSeal, now: int) -> Rows:
+        self._seal(call, statement, now)
+        return super()._unsealed(call, statement, now)
+
+
+class LateSealBelieved(Acquisition):
+    """A slot whose row names the own owner counts as sealed by this run, however late that is read."""
+
+    def _seal(self, lease: Lease, slot: Slot) -> Steps[bool]:
+        assert self._plan.slot is not None
+        make = partial(lease.seal, slot_key=self._plan.slot.key, slot_expires=to_micros(slot.expires))
+        by = self._clock() + 3 * lease.terms.ttl
+        answer = yield from self._ask_again(make, by, lease.terms.pause, prove=True)
+        if proven(answer):
+            self.sealed = answer.rows[0].moved or answer.rows[0].slot_owner == self._plan.owner
+        return bool(self.sealed)
+
+
+class WaitsForTheEnd(Acquisition):
+    """A waiter looks again when the row that it saw has ended, also when the lease is freed before that."""
+
+    def _next_look(self, held: Held, now: float) -> float:
+        return now + max(0.01, ((held.ends or 0) - held.now) / 1_000_000)
+
+
+class LocalBelieved(Acquisition):
+    """An answer counts although the server warned, or although its statement was cancelled before it came."""
+
+    def _ask(self, make: Make, by: float) -> Steps[Answer]:
+        answer = yield from super()._ask(make, by)
+        return answer._replace(doubt="") if isinstance(answer, Done) else answer
 
 
 @dataclass(frozen=True)
@@ -221,6 +271,8 @@ def _table(rule: type[WatchedTable], caught_by: str, **bias: Any) -> Double:
 
 SLOT, PAST, TOKEN = "one start per slot", "past its expiry", "fencing"
 OTHER, TOLD, TRUE, LEAVING = "another's row", "every loss is told", "refusals are true", "leaving"
+SEALED, ONCE = "sealed for good", "one success per tick"
+SUCCESS: dict[str, Any] = {"strategy": "success", "wait": 10.0, "failing": 0.0, "hosts": 4}
 SHORT: dict[str, Any] = {"strategy": "lease", "ttl": 1.0, "connect_timeout": 10.0, "rate": 0.4}
 
 BROKEN_FOR_AN_INVARIANT: dict[str, Double] = {
@@ -234,6 +286,11 @@ BROKEN_FOR_AN_INVARIANT: dict[str, Double] = {
     "name-alone": _table(NameAlone, OTHER),
     "freed-to-the-epoch": _lease(FreedToTheEpoch, TOKEN),
     "release-believed": _protocol(ReleaseBelieved, TOLD),
+    "slot-read-before-the-claim": _protocol(SlotReadBeforeTheClaim, SEALED, **SUCCESS),
+    "sealed-without-the-lease": _table(SealedWithoutTheLease, ONCE, **SUCCESS),
+    "late-seal-believed": _protocol(LateSealBelieved, ONCE, **SUCCESS, namesakes=True, rate=0.4),
+    "waits-for-the-end": _protocol(WaitsForTheEnd, "waiters are served", strategy="lease"),
+    "local-believed": _protocol(LocalBelieved, "nothing local is relied on", kinds=["standby"], troubles=4),
     "takeover-too-late": _table(TakeoverTooLate, "somebody gets the lock"),
     "self-refused": _protocol(SelfRefused, TRUE),
 }
@@ -244,7 +301,14 @@ FORMER_FAULTS: dict[str, Double] = {
     "self-refused-after-its-end": _protocol(
         SelfRefusedAfterItsEnd, TRUE, **SHORT, execute_faults=["cut after", "answered late"]
     ),
-    "refused-by-the-next-slot": _protocol(RefusedByTheNextSlot, TRUE),
+    "refused-by-the-next-slot": _protocol(
+        RefusedByTheNextSlot,
+        TRUE,
+        strategy="schedule",
+        rate=0.4,
+        execute_faults=["cut after", "answered late"],
+        gap=6.0,
+    ),
     "given-back-twice": _protocol(
         GivenBackTwice, OTHER, namesakes=True, unstartable=0.4, rate=0.4, execute_faults=["cut after"], spread=0.02
     ),

@@ -14,7 +14,7 @@ from dislock.protocol.plan import Plan, SlotPlan
 from dislock.protocol.schedule import Slot
 from dislock.protocol.statements import NEVER, to_micros, to_moment
 from tests.simulation.checks import Checks, WatchedTable
-from tests.simulation.process import SUPERVISED, Host, Process
+from tests.simulation.process import PATIENCE, SUPERVISED, Host, Process
 from tests.simulation.scene import BLOWS, SECOND, START, Scene
 from tests.simulation.server import Server
 from tests.simulation.stats import Stats
@@ -51,6 +51,8 @@ class History(Scene):
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.processes: list[Process] = []
         self.step = 0
+        #: No fault has an effect any more.
+        self.steady = False
         self.stepped_at = -1.0
         self.stepped = self.stepped_back = self.forced = self.slot_forced = False
         self.checks = Checks(self)
@@ -109,7 +111,7 @@ class History(Scene):
 
     def duration(self) -> float:
         """How long a command runs."""
-        return min(self.length * self.rng.expovariate(1.0), 3 * self.scale)
+        return float(min(self.length * self.rng.expovariate(1.0), 3 * self.scale))
 
     # What happens
 
@@ -163,11 +165,18 @@ class History(Scene):
             self.until(self.now + self.ttl / 3)
         if not self.stepped and not self.forced:
             self.checks.somebody_holds(since)
+            self._herd()
+
+    def _herd(self) -> None:
+        """Long after all faults all who wait are served, one after the other."""
+        self.steady = True
+        for _ in range(self.rng.choice((2, 3, 5))):
+            self.launch(self.rng.choice(self.hosts), None, PATIENCE)
 
     def contend(self) -> None:
         self.launch(self.rng.choice(self.hosts), None)
 
-    def launch(self, host: Host, tick: int | None) -> None:
+    def launch(self, host: Host, tick: int | None, wait: float | None = None) -> None:
         rng = self.rng
         mode = rng.choice(self.modes)
         slot = None
@@ -178,7 +187,7 @@ class History(Scene):
                 end = to_moment(tick + self.gap)
                 assert end is not None
                 given = Slot(None, end)
-            slot = SlotPlan(SLOT_KEY, given, self.schedule, self.asked_tolerance)
+            slot = SlotPlan(SLOT_KEY, given, self.schedule, self.asked_tolerance, self.by_success)
             if rng.random() < 0.3:
                 delay = (self.gap / SECOND - self.tolerance) * rng.random()
         terms = None
@@ -189,11 +198,22 @@ class History(Scene):
         if terms:
             terms = Terms(LEASE_KEY, owner, self.ttl, self.interval, grace)
         started = host.since + self.now * host.rate
-        Process(self, host, Plan(self.targets, owner, self.connect_timeout, started, delay, slot, terms), mode, tick)
+        if wait is None:
+            wait = self.wait * rng.random()
+        plan = Plan(self.targets, owner, self.connect_timeout, started, delay, slot, terms, wait=wait)
+        self.start(host, plan, mode, tick)
+
+    def start(self, host: Host, plan: Plan, mode: str, tick: int | None) -> None:
+        Process(self, host, plan, mode, tick)
 
     def ended(self, process: Process) -> None:
-        if not self.with_slot and self.now < self.quiet:
+        if self.now >= self.quiet:
+            return
+        if not self.with_slot:
             self.after(self.ttl * (0.15 + self.rng.random()), self.contend)
+        elif self.by_success and process.tick is not None and process.started_work and process.code != "run":
+            # A pod is retried, or a second line of a crontab fires.
+            self.after(self.ttl * self.rng.random(), self.launch, process.host, process.tick)
 
     def episode(self, kind: str) -> None:
         """Something goes wrong for a while."""
@@ -225,8 +245,11 @@ class History(Scene):
         elif kind == "table lock":
             self.server.lock_table(seconds)
             self.calm_from(self.now + seconds)
+        elif kind == "standby":
+            self.server.lose_standby(seconds, failover=rng.random() < 0.7)
+            self.calm_from(self.now + seconds)
         else:
-            key = LEASE_KEY if self.with_lease else SLOT_KEY
+            key = LEASE_KEY if self.with_lease and kind == "lock" else SLOT_KEY
             self.server.lock(key, seconds / 2, rng.choice((None, None, self.force, self.remove)))
             self.calm_from(self.now + seconds / 2)
 

@@ -15,6 +15,7 @@ from dislock.errors import (
     DatabaseUnavailableError,
     DislockError,
     LockNotAcquiredError,
+    LockWaitEndedError,
     Loss,
     LossReason,
     UnknownOutcomeError,
@@ -28,8 +29,11 @@ from tests.simulation.driver import Leave, Simulated
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
+#: Seconds that are longer than any history.
+PATIENCE = 1e5
 SUPERVISED, CONTINUES, LIBRARY = "supervised", "continues", "library"
 ENDINGS = (
+    (LockWaitEndedError, "waited in vain"),
     (LockNotAcquiredError, "refused"),
     (UnknownOutcomeError, "unknown"),
     (DatabaseUnavailableError, "unavailable"),
@@ -61,7 +65,7 @@ class Process:
         self.tick = tick
         self.owner = plan.owner
         self.protocol = history.rules.protocol(plan, Senses(self.clock, self.wall, history.rng.random, self.say))
-        self.driver = Simulated(self)
+        self.driver = self.make_driver()
         self.acquiring, self.keeping = Leave(), Leave()
         self.dead = self.over = False
         self.paused = self.was_paused = False
@@ -73,6 +77,13 @@ class Process:
         self.kept = plan.lease is None
         self.leaving: float | None = None
         self.started_work = self.running = False
+        self.code = ""
+        #: Whether it would wait for any time.
+        self.patient = plan.wait >= PATIENCE
+        #: Since when it waits for a lease that another holds.
+        self.waiting_since: float | None = None
+        #: By when its lease must be free, by its clock.
+        self.stop_time = 0.0
         self.run_serial = 0
         #: What the database gave to this process, known to the simulation alone.
         self.grants: list[Any] = []
@@ -87,6 +98,9 @@ class Process:
     def __str__(self) -> str:
         return f"process {self.history.processes.index(self)} ({self.owner})"
 
+    def make_driver(self) -> Any:
+        return Simulated(self)
+
     # The world of its driver
 
     def clock(self) -> float:
@@ -99,6 +113,8 @@ class Process:
         if event.level >= WARNING:
             self.history.stats.warnings += 1
             self.unverified = self.unverified or event.name == "release failed"
+        if event.name == "waiting":
+            self.waiting_since = self.history.now
         self.history.trace("%s says: %s", self, event.message)
 
     def call_at(self, moment: float, callback: Callable[[], None]) -> None:
@@ -211,6 +227,9 @@ class Process:
 
     def acquired(self, held: bool | None, error: DislockError | None) -> None:
         history = self.history
+        if self.waiting_since is not None:
+            history.checks.served(self, held=bool(held))
+            self.waiting_since = None
         if self.signalled is not None and not self.was_paused and error is None:
             history.checks.leaves_in_time(self, history.now - self.signalled, "acquiring", held)
         if error is not None:
@@ -255,7 +274,9 @@ class Process:
         self.history.trace("%s: its command ends, %s", self, code)
         self.history.checks.end(self)
         if not self.dead:
-            self.deliver(partial(self.leave, started=True, code="run"))
+            if code == 0 and self.history.rng.random() < self.history.failing:
+                code = 1
+            self.deliver(partial(self.leave, started=True, code="failed" if code else "run"))
 
     def keeper_over(self, loss: Loss | None, error: DislockError | None) -> None:
         assert error is None
@@ -305,7 +326,10 @@ class Process:
             self.finish(self.code)
 
     def free(self) -> None:
-        self.driver.run(self.protocol.release(started=self.started), Leave(), self.freed)
+        lease = self.protocol.lease
+        self.stop_time = lease.stop_time if lease and self.history.by_success and self.code == "run" else 0.0
+        steps = self.protocol.release(started=self.started, succeeded=self.code == "run")
+        self.driver.run(steps, Leave(), self.freed)
 
     def freed(self, loss: Loss | None, error: DislockError | None) -> None:
         assert error is None
@@ -313,15 +337,20 @@ class Process:
         if loss:
             self.report(loss)
         if not self.was_paused:
-            self.history.checks.left_in_time(self, self.clock() - self.leaving)
+            self.history.checks.left_in_time(self, self.clock() - max(self.leaving, self.stop_time))
+        if self.protocol.sealed:
+            self.history.checks.success(self)
         self.finish(self.code)
 
     def finish(self, code: str) -> None:
         self.over = True
         if self.started_work and self.lease is not None:
             self.history.checks.exit(self)
-        if code == "run" and self.loss:
+        if code in ("run", "failed") and self.loss:
             code = "lost"
+        elif code == "run" and self.protocol.sealed is False:
+            code = "not sealed"
+        self.code = code
         self.history.stats.endings[code] += 1
         self.history.trace("%s ends: %s", self, code)
         self.history.ended(self)

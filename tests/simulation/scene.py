@@ -14,13 +14,18 @@ from tests.simulation.server import CONNECT_FAULTS, EXECUTE_FAULTS
 SECOND = 1_000_000
 START = to_micros(datetime(2026, 3, 1, 3, 0, tzinfo=timezone.utc))
 BLOWS = ("crash", "crash after", "pause", "suspend", "signal")
-EPISODES = ("cut", "restart", "closed target", "clock", "force", "remove", "lock", "table lock", "remove slot", "blow")
+EPISODES = (
+    *("cut", "restart", "closed target", "clock", "force", "remove", "lock", "table lock", "remove slot", "blow"),
+    *("lock slot", "standby"),
+)
 MODES = ((SUPERVISED,), (SUPERVISED,), (SUPERVISED, LIBRARY), (SUPERVISED, CONTINUES, LIBRARY))
 MINUTELY = Schedule("* * * * *", "UTC")
 
 
 class Ticks:
     """A schedule with a tick at each multiple of ``gap`` microseconds."""
+
+    zone_name = "UTC"
 
     def __init__(self, gap: int) -> None:
         self.gap = gap
@@ -49,8 +54,11 @@ class Scene:
             chosen = rng.choice(options)
             return bias.get(name, chosen)
 
-        strategy = pick("strategy", "lease", "lease", "lease", "schedule", "schedule", "both", "both")
+        strategy = pick(
+            "strategy", "lease", "lease", "lease", "schedule", "schedule", "both", "both", "success", "success"
+        )
         self.with_lease, self.with_slot = strategy != "schedule", strategy != "lease"
+        self.by_success = strategy == "success"
         self.ttl = pick("ttl", 1.0, 1.0, 2.0, 3.0, 5.0, 12.0)
         self.interval = self.ttl * (0.1 + 0.9 * random())
         self.grace = pick("grace", 0.0, 0.2, 1.0, 3.0, 10.0)
@@ -81,6 +89,10 @@ class Scene:
         #: What everything that takes time is measured by.
         self.scale = self.ttl if self.with_lease else gap / 2
         self.length = self.scale * pick("length", 0.1, 0.5, 1.0, 2.0)
+        #: How long processes wait for the lease, at most.
+        self.wait = pick("wait", 0.0, 0.0, self.ttl, 3 * self.ttl) if self.with_lease else 0.0
+        #: How often a command fails.
+        self.failing = pick("failing", 0.0, 0.2, 0.6)
         #: When faults stop.
         self.quiet = gap * pick("ticks", 1.2, 2.3) if self.with_slot else self.ttl * pick("ttls", 2.0, 4.0)
         #: When the last effect of a fault is over.

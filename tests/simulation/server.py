@@ -6,9 +6,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dislock.protocol.statements import ReadClock
+from dislock.protocol.statements import ClaimLease, ClaimSlot, FreeAndSeal, ReadClock
 from dislock.protocol.steps import Failure
-from tests.simulation.table import Call, Table
+from tests.simulation.table import Call, Row, Table
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -51,6 +51,11 @@ class Server:
         self.locked: dict[str, deque[Call]] = {}
         #: The statements that wait for the lock on the whole table, if somebody has it.
         self.table_lock: list[Call] | None = None
+        #: What the standby has, while it is gone: a failover leads back to it.
+        self.replicated: dict[str, tuple[Row, str, int, Any]] | None = None
+        self.replicated_token = 0
+        #: The statements that wait for the standby, and the rows that they keep locked.
+        self.syncing: dict[Call, list[str]] = {}
 
     def connect(self, process: Process, target: int, answer: Any) -> None:
         history = self.history
@@ -120,16 +125,80 @@ class Server:
         self._begin(call)
 
     def _begin(self, call: Call) -> None:
-        history = self.history
-        rows = self.table.begin(call, history.database_now())
+        rows = self.table.begin(call, self.history.database_now())
         if rows is None:
-            waiting = self.locked.get(call.statement.key)
-            if waiting is not None:
-                waiting.append(call)
-                self._limit(call)
+            self._lock(call, self.history.database_now())
+        else:
+            self._reply(call, rows)
+
+    def _lock(self, call: Call, now: int) -> bool:
+        """Goes on as soon as the row that it wants is free; whether it keeps a row locked beyond this moment."""
+        waiting = self.locked.get(call.wants)
+        if waiting is not None:
+            waiting.append(call)
+            self._limit(call)
+            return False
+        return self._go_on(call, now)
+
+    def _go_on(self, call: Call, now: int) -> bool:
+        """Has the lock of the row that it wants; whether it keeps that one."""
+        key = call.wants
+        before = {key: self._content(key) for key in _keys(call.statement)}
+        rows = self.table.finish(call, now)
+        if rows is None:
+            # It keeps the first row locked while it wants the second.
+            self.locked[key] = deque()
+            if call.wants in self.locked:
+                self._lock(call, now)
+                return True
+            return self._go_on(call, now)
+        if self.replicated is None or not self._wrote(call, before):
+            self._reply(call, rows)
+            if call.moves:
+                self._free(call.statement.key)
+            return False
+        call.rows = rows
+        for each, content in before.items():
+            self.locked.setdefault(each, deque())
+            if each in self.table.rows and content != self._content(each):
+                self.table.rows[each].before = content or (None, 0, 0)
+        self.syncing[call] = list(before)
+        call.link.waiting = call
+        return True
+
+    def _content(self, key: str) -> tuple[str, int, int] | None:
+        row = self.table.rows.get(key)
+        return (row.value, row.expire, row.version) if row else None
+
+    def _wrote(self, call: Call, before: dict[str, Any]) -> bool:
+        """Whether it has to be replicated: a claim locks the row that refuses it, and that is written too."""
+        claims = isinstance(call.statement, (ClaimSlot, ClaimLease))
+        return claims or any(content != self._content(key) for key, content in before.items())
+
+    def _acknowledge(self, call: Call, *, warned: bool) -> None:
+        """The wait for the standby is over: what was changed is seen, and its rows are free."""
+        keys = self.syncing.pop(call)
+        for key in keys:
+            if key in self.table.rows:
+                self.table.rows[key].before = None
+        call.warned = warned
+        self._reply(call, call.rows)
+        for key in keys:
+            self._free(key)
+
+    def _free(self, key: str) -> None:
+        """Those that wait for the row go on, one after the other: each waits for the commit of the one before it."""
+        waiting = self.locked.pop(key, deque())
+        turn = 0
+        while waiting:
+            call = waiting.popleft()
+            call.waits += 1
+            if self._go_on(call, self.history.database_now() + turn):
+                self.locked.setdefault(key, deque()).extend(waiting)
+                if waiting:
+                    self._limit(waiting[0])
                 return
-            rows = self.table.finish(call, history.database_now())
-        self._reply(call, rows)
+            turn += 1
 
     def cancel(self, process: Process, link: Link) -> None:
         """A request on a connection of its own, which can be lost as any other."""
@@ -141,7 +210,10 @@ class Server:
         call = link.waiting
         if call is None or link.epoch != self.epoch:
             return
-        if self.table_lock is not None and call in self.table_lock:
+        if call in self.syncing:
+            self.history.stats.fault("cancelled while it waited for the standby")
+            self._acknowledge(call, warned=True)
+        elif self.table_lock is not None and call in self.table_lock:
             self.table_lock.remove(call)
             self.history.stats.fault("cancelled")
             self._reply(call, RECALLED)
@@ -156,7 +228,7 @@ class Server:
         self.history.after(limit, self._stop_waiting, call, call.waits, LOCKED)
 
     def _stop_waiting(self, call: Call, waits: int, why: Failure) -> None:
-        waiting = self.locked.get(call.statement.key)
+        waiting = self.locked.get(call.wants)
         if waiting is None or call.waits != waits or call not in waiting:
             return
         first = waiting[0] is call
@@ -166,6 +238,8 @@ class Server:
         if first and waiting:
             # The first in the queue waits for the transaction, the others for their turn: each wait has its own limit.
             self._limit(waiting[0])
+        if call.moves:
+            self._free(call.statement.key)
 
     def _reply(self, call: Call, outcome: Any) -> None:
         history = self.history
@@ -189,12 +263,49 @@ class Server:
         """All connections break, all transactions are undone, and for a while nobody answers."""
         self.epoch += 1
         self.down_until = self.history.now + seconds
-        for waiting in (*self.locked.values(), self.table_lock or ()):
+        for waiting in (*self.locked.values(), self.table_lock or (), self.syncing):
             for call in waiting:
                 call.waits += 1
                 self._reply(call, BROKEN)
         self.locked.clear()
+        # What waited for the standby was committed all the same.
+        self.syncing.clear()
+        for row in self.table.rows.values():
+            row.before = None
         self.table_lock = None
+
+    def lose_standby(self, seconds: float, *, failover: bool) -> None:
+        """For a while whatever is changed is not replicated; then the standby is back, or takes over without it."""
+        if self.replicated is None:
+            # What waits for a row lock was not changed yet.
+            self.replicated = {key: (row, row.value, row.expire, row.holder) for key, row in self.table.rows.items()}
+            self.replicated_token = self.history.checks.last_token
+            self.history.after(seconds, self._fail_over if failover else self._find_standby)
+
+    def _find_standby(self) -> None:
+        self.replicated = None
+        for call in list(self.syncing):
+            self._acknowledge(call, warned=False)
+
+    def _fail_over(self) -> None:
+        replicated, self.replicated = self.replicated, None
+        assert replicated is not None
+        self.restart(0.3 * self.history.scale * self.history.rng.random())
+        self.history.calm_from(self.down_until)
+        self.history.trace("a standby takes over")
+        undone = {key: row.holder for key, row in self.table.rows.items()}
+        # A token that was undone was told to nobody.
+        self.history.checks.last_token = self.replicated_token
+        self.table.rows = {}
+        for key, (row, value, expire, holder) in replicated.items():
+            if (row.value, row.expire) != (value, expire):
+                row.change(value, expire)
+            row.holder = holder
+            self.table.rows[key] = row
+        for key, holder in undone.items():
+            now = self.table.rows.get(key)
+            if holder is not None and (now is None or now.holder is not holder):
+                self.history.checks.undone(key, holder)
 
     def lock(self, key: str, seconds: float, then: Any) -> None:
         """Somebody's transaction locks a row for a while, then commits ``then``, or nothing."""
@@ -220,7 +331,9 @@ class Server:
         waiting = self.locked.pop(key)
         if then is not None:
             then(key)
-        # One after the other: each waits for the commit of the one before it.
-        for turn, call in enumerate(waiting):
-            call.waits += 1
-            self._reply(call, self.table.finish(call, self.history.database_now() + turn))
+        self.locked[key] = waiting
+        self._free(key)
+
+
+def _keys(statement: Any) -> list[str]:
+    return [statement.key, statement.slot_key] if isinstance(statement, FreeAndSeal) else [statement.key]

@@ -15,6 +15,7 @@ class Stats:
     events: int = 0
     acquisitions: int = 0
     runs: int = 0
+    seals: int = 0
     warnings: int = 0
     #: Losses that were told although the row was still there when the command ended: a lock lost on the way out, or
     #: an answer that could not be told from a loss.
@@ -31,7 +32,8 @@ class Stats:
             return ", ".join(f"{name} {number}" for name, number in sorted(counted.items()))
 
         return (
-            f"{self.histories} histories, {self.steps} steps, {self.acquisitions} acquisitions, {self.runs} runs\n"
+            f"{self.histories} histories, {self.steps} steps, {self.acquisitions} acquisitions, {self.runs} runs, "
+            f"{self.seals} seals\n"
             f"faults, {self.faults.total()} in all: {listed(self.faults)}\n"
             f"losses by reason: {listed(self.losses)} (with the row still there when the command ended: "
             f"{self.cautious})\n"

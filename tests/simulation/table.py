@@ -11,7 +11,10 @@ belong to which moment follows READ COMMITTED:
   waits for the lock. A row that was only locked, or whose change was undone, is then changed without another look, so
   what ``clock_timestamp()`` said at the start counts. On a row that was changed both are evaluated again. A row that
   was deleted, even if another took its place, is none.
-- The reading part of ``MoveExpiry`` shows the snapshot, and the time of the start.
+- The reading part of ``MoveExpiry`` and of ``FreeAndSeal`` shows the snapshot, and the time of the start.
+- ``FreeAndSeal`` first has the lease's row as ``MoveExpiry`` does. Only if it moves that one it locks the slot's row as
+  a claim does, and keeps the first lock while it waits for the second. Both changes are seen at once, or neither.
+- While the wait for a standby lasts, a change is made but seen by nobody, and its row stays locked.
 
 ``tests/integration/simulated_model`` compares all of this with a real server.
 """
@@ -24,6 +27,7 @@ from dislock.protocol.statements import (
     MOMENT_TYPES,
     ClaimLease,
     ClaimSlot,
+    FreeAndSeal,
     GiveBackSlot,
     Inspect,
     MoveExpiry,
@@ -37,12 +41,14 @@ Rows = tuple[tuple[Any, ...], ...]
 class Row:
     """One row; the object lives as long as the row does, through all its versions."""
 
-    __slots__ = ("expire", "holder", "value", "version")
+    __slots__ = ("before", "expire", "holder", "value", "version")
 
     def __init__(self, value: str, expire: int) -> None:
         self.value = value
         self.expire = expire
         self.version = 0
+        #: What others see (value, end, version) while the last change waits for a standby; value None: no row.
+        self.before: tuple[str | None, int, int] | None = None
         #: What the simulation knows of who took it; PostgreSQL knows nothing of that.
         self.holder: Any = None
 
@@ -59,15 +65,23 @@ class Call:
         "done",
         "fate",
         "link",
+        "moves",
         "process",
         "row",
+        "rows",
         "seen",
         "sent",
+        "slot_seen",
         "statement",
         "version",
         "waits",
+        "wants",
         "warned",
     )
+
+    link: Any
+    done: Any
+    fate: str
 
     def __init__(self, statement: Any, process: Any = None) -> None:
         self.statement = statement
@@ -78,13 +92,20 @@ class Call:
         self.row: Row | None = None
         self.version = -1
         self.seen: tuple[str | None, int | None] = (None, None)
+        self.slot_seen: tuple[str | None, int | None] = (None, None)
         self.waits = 0
+        #: The row that it waits for, or would lock next.
+        self.wants: str = getattr(statement, "key", "")
+        #: A seal has the lease's row, and whether it moves it.
+        self.moves: bool | None = None
+        #: Its result, while it waits for a standby.
+        self.rows: Rows = ()
         #: The server warned in its answer.
         self.warned = False
 
 
 class Table:
-    """The lock table. The methods named by ``took``, ``refused`` and ``moved`` are for the simulation to watch."""
+    """The lock table. ``took``, ``refused``, ``moved`` and ``seals`` are for the simulation to watch."""
 
     def __init__(self, zone: str = "UTC") -> None:
         self.zone = zone
@@ -92,11 +113,13 @@ class Table:
 
     def begin(self, call: Call, now: int) -> Rows | None:
         """Starts a statement: its result, or None if it goes on once it has the lock of its row."""
-        return _BEGIN[type(call.statement)](self, call, call.statement, now)
+        rows: Rows | None = _BEGIN[type(call.statement)](self, call, call.statement, now)
+        return rows
 
-    def finish(self, call: Call, now: int) -> Rows:
-        """Carries on with the lock of the row."""
-        return _FINISH[type(call.statement)](self, call, call.statement, now)
+    def finish(self, call: Call, now: int) -> Rows | None:
+        """Carries on with the lock of the row that it wants; None: it wants another one beside it."""
+        rows: Rows | None = _FINISH[type(call.statement)](self, call, call.statement, now)
+        return rows
 
     def took(self, call: Call, row: Row, now: int) -> None:
         """``call`` made the row its own, or is about to: before ``value`` and ``expire`` change."""
@@ -107,14 +130,26 @@ class Table:
     def moved(self, call: Call, row: Row, now: int) -> None:
         """``call`` is about to move the row's end."""
 
+    def seals(self, call: Call, row: Row, now: int) -> None:
+        """``call`` is about to seal the slot of that row."""
+
+    def snapshot(self, key: str) -> tuple[Row, str, int, int] | None:
+        """The row as a statement that starts now sees it, with its version."""
+        row = self.rows.get(key)
+        if row is None:
+            return None
+        value, expire, version = row.before or (row.value, row.expire, row.version)
+        return None if value is None else (row, value, expire, version)
+
+    def _seen(self, key: str) -> tuple[str | None, int | None]:
+        found = self.snapshot(key)
+        return (found[1], found[2]) if found else (None, None)
+
     def _read_clock(self, call: Call, statement: ReadClock, now: int) -> Rows:
         return ((now, self.zone),)
 
     def _inspect(self, call: Call, statement: Inspect, now: int) -> Rows:
-        row = self.rows.get(statement.key)
-        slot = self.rows.get(statement.slot_key)
-        seen = (slot.value, slot.expire) if slot else (None, None)
-        return ((*((row.value, row.expire) if row else (None, None)), now, *seen),)
+        return ((*self._seen(statement.key), now, *self._seen(statement.slot_key)),)
 
     def _begin_slot(self, call: Call, statement: ClaimSlot, now: int) -> Rows | None:
         return None if statement.expires > now else ()
@@ -151,33 +186,74 @@ class Table:
     def is_free(self, row: Row, now: int) -> bool:
         return row.expire <= now
 
-    def is_own(self, row: Row, statement: MoveExpiry, now: int) -> bool:
-        return row.value == statement.owner and (
-            (row.expire in statement.known and row.expire > now) or row.expire == statement.expires
+    def is_own(self, value: str, expire: int, statement: MoveExpiry | FreeAndSeal, now: int) -> bool:
+        return value == statement.owner and (
+            (expire in statement.known and expire > now) or expire == statement.expires
         )
 
-    def _begin_move(self, call: Call, statement: MoveExpiry, now: int) -> Rows | None:
+    def _matches(self, call: Call, statement: MoveExpiry | FreeAndSeal, now: int) -> bool:
+        """Whether the snapshot has a row that is to be moved; its lock is needed then."""
+        call.begun = now
+        if not (found := self.snapshot(statement.key)):
+            return False
+        call.row, value, expire, call.version = found
+        call.seen = (value, expire)
+        return self.is_own(value, expire, statement, now)
+
+    def _moves(self, call: Call, statement: MoveExpiry | FreeAndSeal, now: int) -> bool:
+        """With the lock of the row: whether it is to be moved."""
         row = self.rows.get(statement.key)
-        call.begun, call.row = now, row
-        if row is None:
-            return ((now, 0, None, None),)
-        call.seen, call.version = (row.value, row.expire), row.version
-        return None if self.is_own(row, statement, now) else ((now, 0, row.value, row.expire),)
+        if row is None or row is not call.row:
+            return False
+        return row.version == call.version or self.is_own(row.value, row.expire, statement, now)
+
+    def _move(self, call: Call, statement: MoveExpiry | FreeAndSeal, now: int) -> None:
+        row = self.rows[statement.key]
+        self.moved(call, row, now)
+        row.change(row.value, statement.expires)
+
+    def _begin_move(self, call: Call, statement: MoveExpiry, now: int) -> Rows | None:
+        return None if self._matches(call, statement, now) else ((now, 0, *call.seen),)
 
     def _finish_move(self, call: Call, statement: MoveExpiry, now: int) -> Rows:
-        row = self.rows.get(statement.key)
-        moved = 0
-        if row is not None and row is call.row and (row.version == call.version or self.is_own(row, statement, now)):
-            self.moved(call, row, now)
-            row.change(row.value, statement.expires)
-            moved = 1
-        return ((call.begun, moved, *call.seen),)
+        if moved := self._moves(call, statement, now):
+            self._move(call, statement, now)
+        return ((call.begun, int(moved), *call.seen),)
+
+    def _begin_seal(self, call: Call, statement: FreeAndSeal, now: int) -> Rows | None:
+        call.slot_seen = self._seen(statement.slot_key)
+        return None if self._matches(call, statement, now) else self._unsealed(call, statement, now)
+
+    def _unsealed(self, call: Call, statement: FreeAndSeal, now: int) -> Rows:
+        return ((call.begun, 0, *call.seen, 0, *call.slot_seen),)
+
+    def _finish_seal(self, call: Call, statement: FreeAndSeal, now: int) -> Rows | None:
+        if call.moves is None:
+            call.moves = self._moves(call, statement, now)
+            if not call.moves:
+                return self._unsealed(call, statement, now)
+            call.wants = statement.slot_key
+            return None
+        sealed = self._seal(call, statement, now)
+        self._move(call, statement, now)
+        return ((call.begun, 1, *call.seen, sealed, *call.slot_seen),)
+
+    def _seal(self, call: Call, statement: FreeAndSeal, now: int) -> int:
+        """With the lock of the slot's row; the lease's has not been moved yet."""
+        slot = self.rows.get(statement.slot_key)
+        if slot is None:
+            slot = self.rows[statement.slot_key] = Row("", 0)
+        elif slot.expire >= statement.slot_expires:
+            return 0
+        self.seals(call, slot, now)
+        slot.change(statement.owner, statement.slot_expires)
+        return 1
 
     def _begin_back(self, call: Call, statement: GiveBackSlot, now: int) -> Rows | None:
-        row = call.row = self.rows.get(statement.key)
-        if row is None or row.value != statement.owner or row.expire != statement.expires:
+        found = self.snapshot(statement.key)
+        if not found or found[1:3] != (statement.owner, statement.expires):
             return ()
-        call.begun, call.version = now, row.version
+        call.row, call.begun, call.version = found[0], now, found[3]
         return None
 
     def _finish_back(self, call: Call, statement: GiveBackSlot, now: int) -> Rows:
@@ -198,11 +274,13 @@ _BEGIN: dict[type[Statement], Any] = {
     ClaimSlot: Table._begin_slot,
     ClaimLease: Table._begin_lease,
     MoveExpiry: Table._begin_move,
+    FreeAndSeal: Table._begin_seal,
     GiveBackSlot: Table._begin_back,
 }
 _FINISH: dict[type[Statement], Any] = {
     ClaimSlot: Table._finish_slot,
     ClaimLease: Table._finish_lease,
     MoveExpiry: Table._finish_move,
+    FreeAndSeal: Table._finish_seal,
     GiveBackSlot: Table._finish_back,
 }

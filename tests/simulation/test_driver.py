@@ -164,7 +164,8 @@ def test_a_request_before_the_run_is_told_to_its_first_step() -> None:
         (Connect(0, 130), Unanswered(leave=True)),
         (Close(), Done(leave=True)),
     ):
-        world, leave, heard = Clockwork(), Leave(), []
+        world, leave = Clockwork(), Leave()
+        heard: list[Answer] = []
 
         def protocol(step: Step = step, heard: list[Answer] = heard) -> Generator[Step, Answer, None]:
             heard.append((yield step))

@@ -147,7 +147,7 @@ def bare(dislock_command: list[str], tmp_path: Path) -> Iterator[Dislock]:
 def dislock(bare: Dislock, database_url: str) -> Dislock:
     """The command under test with a database and the settings of a schedule lock; its variable is DATABASE_URL."""
     bare.url = database_url
-    bare.environment |= {"DATABASE_URL": database_url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY}
+    bare.environment |= {"DATABASE_URL": database_url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY, "CRON_TZ": "UTC"}
     return bare
 
 

@@ -32,6 +32,29 @@ def test_defaults_are_the_documented_ones() -> None:
     assert context.jitter_max_seconds == 0.0
     assert context.lease_loss_policy is LeaseLossPolicy.TERMINATE
     assert (context.connect_timeout_seconds, context.kill_grace_seconds, context.slot_tolerance_seconds) == (10, 10, 5)
+    assert (context.wait_seconds, context.slot_consumed_by) == (0.0, "start")
+
+
+@pytest.mark.parametrize("word", ["success", " Success "])
+def test_the_word_for_what_consumes_a_slot(word: Any) -> None:
+    assert LockContext(**GOOD, slot_consumed_by=word).slot_consumed_by == "success"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("slot_consumed_by", "end"),
+        ("slot_consumed_by", None),
+        ("slot_consumed_by", 1),
+        ("wait_seconds", -1),
+        ("wait_seconds", 31 * 86400 + 1),
+        ("wait_seconds", None),
+        ("wait_seconds", float("nan")),
+    ],
+)
+def test_what_cannot_be_waited_for_or_consumed_is_named(field: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{field} "):
+        LockContext(**GOOD, **{field: value})
 
 
 def test_row_keys_carry_the_documented_prefixes() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dislock import (
+    ConfigurationError,
     DatabaseUnavailableError,
     LockContext,
     ScheduleLock,
@@ -136,3 +137,14 @@ def test_only_a_command_that_will_be_stopped_is_stopped_early(supervised: bool, 
 def test_what_is_planned_is_the_lock_and_no_more() -> None:
     request = Request(make(), ["lease", "schedule", "lease"])
     assert request.strategies == ("schedule", "lease")
+
+
+@pytest.mark.parametrize("strategies", [("schedule",), ("lease",)])
+def test_a_slot_consumed_by_success_needs_both_strategies(strategies: tuple[str, ...]) -> None:
+    context = make(slot_consumed_by="success")
+    for use in (acquire_locks, aio.acquire_locks):
+        with pytest.raises(ConfigurationError, match="needs the strategies schedule and lease"):
+            use(context, strategies)
+    with pytest.raises(ConfigurationError, match="needs the strategies schedule and lease"):
+        run_with_locks(["true"], context, strategies)
+    assert acquire_locks(context, ("schedule", "lease"))

@@ -100,6 +100,8 @@ def test_a_waiter_gets_the_lock_and_keeps_it(enter: Enter, way: str, observer: O
     other.sql("INSERT INTO payment VALUES (1, 'guarded')")
     other.commit()
     assert third.can_lock()
+    # What was said of the transaction has ended with it.
+    assert other.sql("SHOW lock_timeout") == "0"
 
 
 def test_a_lock_timeout_that_the_transaction_set_for_the_session_outlives_it(

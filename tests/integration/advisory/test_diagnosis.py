@@ -97,6 +97,18 @@ def test_nobody_is_in_its_own_way(enter: Enter, driver: str) -> None:
     assert {holder.pid for holder in one.holders()} == {one.pid, other.pid}
 
 
+def test_a_session_without_an_encoding_is_told_in_text(enter: Enter) -> None:
+    holder, one = enter(), enter()
+    holder.sql("SET application_name = 'payments'")
+    holder.lock()
+    # Here psycopg gives bytes for text.
+    one.sql("SET client_encoding = 'SQL_ASCII'")
+    with pytest.raises(PgAdvisoryLockNotAcquired, match=r"pid \d+ \(payments\) holds it"):
+        one.lock_immediate()
+    with one.held("another"):
+        pass
+
+
 def test_since_says_nothing_about_a_lock_of_the_whole_session(enter: Enter, observer: Observer) -> None:
     one, holder = enter(), enter()
     holder.sql("SELECT pg_advisory_lock(:key)", key=holder.locker().lock_key)

@@ -291,7 +291,7 @@ def test_forget_deletes_runs_and_free_rows(operator: Dislock, record: Record) ->
     record(key="other")
     operator.run("--release", "report", "--slot", "--force", "DATABASE_URL")
     ran = operator.run("--forget", "report", "--force", "DATABASE_URL")
-    assert (ran.code, ran.out) == (0, "1 runs are deleted.\n1 of its locks is held, and stay.\n")
+    assert (ran.code, ran.out) == (0, "1 runs are deleted.\nOne of its locks is held, and stays.\n")
     assert set(operator.rows()) == {"lease:report"}
     assert operator.sql("SELECT key FROM runs") == [("other",)]
 
@@ -359,7 +359,8 @@ def test_a_full_disk_is_an_error_and_a_reader_that_left_is_none(operator: Disloc
 
 
 def test_no_view_reads_the_whole_journal(operator: Dislock) -> None:
-    from dislock.protocol.records import NewestRuns, RecentRuns, RunsOfKey, RunsSince, compose
+    from dislock.drivers.sql import compose
+    from dislock.protocol.records import NewestRuns, RecentRuns, RunsOfKey, RunsSince
 
     operator.sql(
         """INSERT INTO runs (key, strategy, owner, started_at, ended_at, outcome)

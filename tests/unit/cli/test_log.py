@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pytest
 
 from dislock.cli.log import set_up_logging
+from dislock.events import ERROR, WARNING, Event, report
 
 logger = logging.getLogger("dislock.some")
 
@@ -100,3 +104,60 @@ def test_a_password_that_is_the_users_name_hides_no_name(capfd: pytest.CaptureFi
     set_up_logging(logging.WARNING, "postgresql://report:report@h/d")
     logger.warning('role "report" does not exist')
     assert capfd.readouterr().err == 'dislock: warning: role "report" does not exist\n'
+
+
+# With the time, and as JSON
+
+LOST = Event(
+    "lost",
+    ERROR,
+    "the lease was\nlost: s3cret-word",
+    {
+        "key": "cronjob-lock:lease:job",
+        "token": 7,
+        "tick": datetime(2026, 1, 1, 3, tzinfo=timezone.utc),
+        "why": "s3cret-word",
+        "message": "no",
+        "nothing": None,
+    },
+)
+
+
+def test_the_time_stands_in_front_of_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.WARNING, "postgresql://h/d", with_time=True)
+    logger.warning("late")
+    time, rest = capfd.readouterr().err.split(" ", 1)
+    assert rest == "dislock: warning: late\n"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", time)
+
+
+def test_json_is_an_object_a_line_with_the_events_fields(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.WARNING, "postgresql://me:s3cret-word@h/d", as_json=True)
+    report(LOST)
+    logger.warning("plain")
+    first, second = map(json.loads, capfd.readouterr().err.splitlines())
+    assert datetime.fromisoformat(first.pop("time")).utcoffset() is not None
+    assert first == {
+        "level": "error", "event": "lost", "message": "the lease was lost: ***", "key": "cronjob-lock:lease:job",
+        "token": 7, "tick": "2026-01-01T03:00:00Z", "why": "***", "nothing": None,
+    }  # fmt: skip
+    assert (second["level"], second["event"], second["message"]) == ("warning", "message", "plain")
+
+
+def test_a_traceback_is_a_field_at_debug(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(logging.DEBUG, "postgresql://h/d", as_json=True)
+    fail("why")
+    assert "ValueError: invalid literal" in json.loads(capfd.readouterr().err)["traceback"]
+    set_up_logging(logging.INFO, "postgresql://h/d", as_json=True)
+    fail("why")
+    assert "traceback" not in json.loads(capfd.readouterr().err)
+
+
+def test_a_field_that_cannot_be_written_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise ValueError
+
+    set_up_logging(logging.DEBUG, "postgresql://h/d", as_json=True)
+    report(Event("odd", WARNING, "odd", {"odd": Odd()}))
+    assert capfd.readouterr().err == ""

@@ -8,8 +8,10 @@ import string
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dislock.cli.options import LEVELS, OPTIONS, Option, read_table
-from dislock.cli.settings import Settings, load
+from dislock.cli.asked import Settings
+from dislock.cli.options import OPTIONS, Option
+from dislock.cli.settings import load
+from dislock.cli.values import LEVELS, read_table
 from dislock.context import LONGEST_SECONDS
 from dislock.errors import ConfigurationError
 from tests.support.examples import examples
@@ -72,9 +74,9 @@ def test_an_option_means_what_its_variable_means(option: Option, text: str) -> N
         if text.strip():
             assert by_option == by_variable.replace(option.variable, option.option)
     else:
+        # What has no effect is told more loudly of an option.
         assert isinstance(by_option, Settings)
-        # A variable is set for every line of a crontab; an option without effect was meant for this run.
-        assert by_option._replace(notices=()) == by_variable._replace(notices=())
+        assert by_option._replace(notices=(), hints=()) == by_variable._replace(notices=(), hints=())
 
 
 @examples(60)

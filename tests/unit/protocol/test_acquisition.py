@@ -47,6 +47,8 @@ BROKEN = Failed(Failure("server closed the connection", broken=True))
 class Hourly:
     """A schedule with a tick at each full hour."""
 
+    zone_name = "UTC"
+
     def __init__(self) -> None:
         self.asked: list[datetime] = []
 

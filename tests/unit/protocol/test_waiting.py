@@ -36,6 +36,7 @@ from tests.unit.protocol.test_acquisition import (
     slot_plan,
 )
 
+Answering = Callable[[Step], Answer | None]
 Database = Callable[[int], tuple[str | None, int | None]]
 
 
@@ -84,13 +85,17 @@ def test_pauses_are_jittered_and_at_most_a_second() -> None:
     ends = set()
     for chance in (0.0, 0.5, 0.999):
         script = waiting(until(7))
-        script.protocol._chance = lambda chance=chance: chance
+        script.protocol._chance = _always(chance)
         script.run(script.protocol.acquire())
         moments = [step.until for step in script.steps if isinstance(step, Wait)]
         gaps = {round(after - before, 6) for before, after in pairwise(moments)}
         assert all(LOOK_PAUSE / 2 <= gap <= LOOK_PAUSE for gap in gaps)
         ends |= gaps
     assert len(ends) == 3
+
+
+def _always(chance: float) -> Callable[[], float]:
+    return lambda: chance
 
 
 def test_it_looks_right_after_the_end_of_the_row() -> None:
@@ -197,7 +202,7 @@ def test_a_lost_claim_is_waited_for_too_and_in_vain_it_is_unknown() -> None:
         script = waiting(row)
         usual = script._answer
 
-        def answer(step: Step, claims: list[Step] = claims, usual: Any = usual) -> Answer | None:
+        def answer(step: Step, claims: list[Step] = claims, usual: Answering = usual) -> Answer | None:
             if isinstance(step, Execute) and isinstance(step.statement, ClaimLease):
                 claims.append(step)
                 if len(claims) == 1:
