@@ -61,7 +61,7 @@ class Node:
         """Signals Patroni and every process of its server."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                os.kill(process.pid, number)
+                process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL for all of it, as by the loss of the machine."""
@@ -159,7 +159,12 @@ class Cluster:
         """Starts what does not run, lets go on what was stopped, and waits until the cluster is as it should be."""
         for node in self.nodes:
             node.resume() if node.processes() else node.start()
-        until(self.healthy, PATIENCE, "a cluster in order")
+        try:
+            until(self.healthy, PATIENCE / 2, "a cluster in order")
+        except AssertionError:
+            # A timeline of its own, which pg_rewind has not noticed: the operator's answer is a new copy.
+            self.other(self.lead()).ask("/reinitialize", {"force": True}, "POST")
+            until(self.healthy, PATIENCE, "a cluster in order after its standby was made anew")
 
     @property
     def settings(self) -> dict[str, Any]:
