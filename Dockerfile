@@ -19,9 +19,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.c
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/src/.cache \
     if [ -n "${ARCHIVE}" ]; then mkdir /out && tar -xzf "${ARCHIVE}" -C /out; \
     else build/runtime --folder /out/dislock; fi
-# Users and groups are added to the base image's own, which differ from base to base.
-COPY --from=base /etc/passwd /etc/group /out/image/etc/
-RUN build/runtime_image /out/image /out/dislock
+RUN --mount=type=bind,from=base,target=/base umask 022 && python3 -m build.folder.image /base /out/dislock /out/image
 
 FROM build AS packed
 RUN build/runtime --pack /out/dislock --output /out/archive

@@ -43,11 +43,9 @@ class AcquiredLocks:
         self._leaving = False
 
     async def __aenter__(self) -> LockSession:
-        from dislock.drivers.aio import Leave, Tasks
-
         acquisition = self._acquisition = self._request.begin()
-        self._driver = Tasks(self._request.database, self._request.context.table_parts)
-        self._leave = Leave()
+        self._driver = self._make_driver()
+        self._leave: Any = self._driver.leave()
         lost: asyncio.Event | None = None
         try:
             await self._driver.run(acquisition.acquire())
@@ -62,6 +60,16 @@ class AcquiredLocks:
             await self._driver.run(acquisition.release(started=False))
             raise
         return LockSession(acquisition, lost)
+
+    def _make_driver(self) -> Any:
+        database, table = self._request.database, self._request.context.table_parts
+        if self._request.shares:
+            from dislock.drivers.shared import SharedTasks
+
+            return SharedTasks(database, table)
+        from dislock.drivers.aio import Tasks
+
+        return Tasks(database, table)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -110,7 +118,7 @@ class AcquiredLocks:
     async def _renew(self, acquisition: Acquisition) -> tuple[Loss | None, BaseException | None]:
         """The loss that ended the renewals, or what else did."""
         try:
-            loss = await self._driver.run(acquisition.keep(), self._leave)
+            loss = await self._driver.keep(acquisition.keep(), self._leave)
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it must end as a loss, never as silence
             return None, error
         return loss, None if loss else asyncio.CancelledError("the task that entered the block has ended")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -25,8 +26,15 @@ class Event(NamedTuple):
     """What programs need of it: key, owner, slot, token; durations in seconds, moments in UTC."""
 
 
+#: Where events go that must not be logged in the thread in which they happen.
+SINK: ContextVar[Callable[[Event], None] | None] = ContextVar("dislock events", default=None)
+
+
 def report(event: Event) -> None:
     """Hands the event to the package's logger. A handler that fails never touches a lock or a run."""
+    if sink := SINK.get():
+        sink(event)
+        return
     try:
         logger.log(event.level, "%s", event.message, extra={"dislock": event})
     except Exception:  # noqa: BLE001 - a filter or a handler of the user's may raise whatever it likes

@@ -1,23 +1,36 @@
-"""One acquisition of a set of locks in synchronous code: taken, renewed by a thread, freed."""
+"""One acquisition of a set of locks in synchronous code: taken, renewed beside the program, freed."""
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from dislock.context import LockContext, Strategy
 from dislock.drivers.clock import clock
 from dislock.errors import DislockError, Loss
+from dislock.events import WARNING, Event, report
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.schedule import Slot
+from dislock.protocol.steps import Steps
 from dislock.request import Request
 
-#: Seconds that the renewing thread has to end when its block is left.
+if TYPE_CHECKING:
+    from dislock.drivers.shared import SharedThreads
+    from dislock.drivers.threads import Threads
+
+#: Seconds that the renewals have to end when their block is left.
 STOP_SECONDS = 3.0
+#: How often a release that was interrupted is begun again.
+MOST_INTERRUPTS = 1000
 
 
 class Holding:
-    """Carries one acquisition out. All of the synchronous interface is made of this; its rules are the protocol's."""
+    """Carries one acquisition out. All of the synchronous interface is made of this; its rules are the protocol's.
+
+    An exception from a signal handler may come between any two instructions, and must leave nothing behind that is held
+    for nobody: whatever was begun is stored before it is begun, and is ended however often that is interrupted.
+    """
 
     def __init__(
         self,
@@ -34,14 +47,22 @@ class Holding:
         ``recorded``: what runs under the locks, for the journal; None: nothing is recorded.
         """
         self.request = Request(context, strategies, supervised=supervised, jitter=jitter, recorded=recorded)
-        from dislock.drivers.threads import Leave, Threads
-
-        self._driver = Threads(self.request.database, context.table_parts)
-        self._leave_acquiring, self._leave_keeping = Leave(), Leave()
+        self._driver: Any = self._make_driver()
+        self._leave_acquiring, self._leave_keeping = self._driver.leave(), self._driver.leave()
         self._started = started
         self._acquisition: Acquisition | None = None
-        self._keeper: threading.Thread | None = None
-        self._interrupt: BaseException | None = None
+        self._keeper: Any = None
+        self._freed = False
+
+    def _make_driver(self) -> SharedThreads | Threads:
+        database, table = self.request.database, self.request.context.table_parts
+        if self.request.shares:
+            from dislock.drivers.shared import SharedThreads
+
+            return SharedThreads(database, table)
+        from dislock.drivers.threads import Threads
+
+        return Threads(database, table)
 
     @property
     def acquisition(self) -> Acquisition:
@@ -64,21 +85,27 @@ class Holding:
         """Makes a pending ``acquire`` give everything back and return False; from any thread."""
         self._driver.request(self._leave_acquiring)
 
+    def begin(self) -> None:
+        """Makes the acquisition, once; nothing is held yet."""
+        self._acquisition = self.request.begin(self._started)
+
     def acquire(self) -> bool:
         """Takes the locks and starts renewing. False: left on request, everything given back.
 
         Raises ``LockNotAcquiredError``, ``ConfigurationError``, ``DatabaseUnavailableError`` or
         ``UnknownOutcomeError``; nothing is held then.
         """
-        self._acquisition = self.request.begin(self._started)
+        if self._acquisition is None:
+            self.begin()
+        acquisition = self.acquisition
         try:
-            held = self._driver.run(self._acquisition.acquire(), self._leave_acquiring)
-            if held and self._acquisition.kept:
-                self._begin_keeping()
+            held: bool = self._driver.run(acquisition.acquire(), self._leave_acquiring)
+            if held and acquisition.kept:
+                self._keeper = self._driver.keeper(acquisition.keep(), self._leave_keeping, self._failed)
+                self._start_keeping()
         except BaseException:
             # Interrupted between two steps, or no thread could be started: what is still held is held for nobody.
-            if self._stop_keeping():
-                self._driver.run(self._acquisition.release(started=False))
+            self.release(started=False)
             raise
         return held
 
@@ -93,19 +120,52 @@ class Holding:
         seals a slot that is consumed by success. At most 5 seconds, or until the lease's stop time for a seal; a
         journal, for which ``exit_code`` is, takes at most 2 more.
         """
-        if self.request.forked:
-            return None
-        if self._stop_keeping():
-            steps = self.acquisition.release(started=started, succeeded=succeeded, exit_code=exit_code)
-            self._driver.run(steps)
-        else:
-            self.acquisition.fail("its renewal could not be stopped", succeeded=succeeded)
-        if self._interrupt is not None:
-            raise self._interrupt
+        if self.request.forked or self._freed or not self._holds():
+            return self.loss
+        if sys.is_finalizing():
+            self._say_that_nobody_frees()
+            return self.loss
+        interrupt: BaseException | None = None
+        steps = self.acquisition.release(started=started, succeeded=succeeded, exit_code=exit_code)
+        for _ in range(MOST_INTERRUPTS):
+            try:
+                self._free(steps, succeeded=succeeded)
+            except BaseException as error:  # noqa: BLE001 - raised when the lease is free
+                interrupt = error
+            if self._freed or not self._driver.can_go_on(steps):
+                break
+        if interrupt is not None:
+            raise interrupt
         return self.loss
 
-    def _begin_keeping(self) -> None:
-        self._keeper = threading.Thread(target=self._keep, name="dislock-renewal", daemon=True)
+    def abandon(self) -> None:
+        """Frees the locks without waiting for it, of somebody who has forgotten them."""
+        if self._acquisition is None or self.request.forked or self._freed or not self._holds():
+            return
+        key = self.request.context.lease_key
+        text = f"the locks of {self.request.context.lock_key} were neither left nor kept: their lease is freed"
+        report(Event("abandoned", WARNING, text, {"key": key, "owner": self.request.context.owner}))
+        self._freed = True
+        self._driver.run_later(self.acquisition.release(), self._keeper, self._leave_keeping)
+
+    def _free(self, steps: Steps[Any], *, succeeded: bool) -> None:
+        if self._driver.waits_in_vain:
+            # Whoever closes a forgotten generator may be the very thread that is to free its lease.
+            self._freed = True
+            self._driver.run_later(steps, self._keeper, self._leave_keeping)
+        elif self._stop_keeping():
+            self._driver.run(steps)
+            self._freed = True
+        else:
+            self._freed = True
+            self.acquisition.fail("its renewal could not be stopped", succeeded=succeeded)
+
+    def _holds(self) -> bool:
+        """Whether there may be anything to free."""
+        acquisition = self._acquisition
+        return acquisition is not None and bool(acquisition.kept or acquisition.slot or self._driver.busy)
+
+    def _start_keeping(self) -> None:
         try:
             self._keeper.start()
         except RuntimeError as error:
@@ -116,25 +176,22 @@ class Holding:
             raise DislockError(f"no thread could be started for renewing the lease: {error}") from None
 
     def _stop_keeping(self) -> bool:
-        """Whether nobody renews any more. What interrupts it (KeyboardInterrupt) has to wait for the release."""
-        if not self._keeper:
+        """Whether nobody renews any more."""
+        keeper, end = self._keeper, clock() + STOP_SECONDS
+        if not keeper or not keeper.is_alive():
             return True
-        end = clock() + STOP_SECONDS
-        while True:
-            try:
-                self._driver.request(self._leave_keeping)
-                while self._keeper.is_alive() and (remaining := end - clock()) > 0:
-                    self._keeper.join(remaining)
-                return not self._keeper.is_alive()
-            except BaseException as interrupt:  # noqa: BLE001 - raised by release when the lease is free
-                again = isinstance(interrupt, RuntimeError) and isinstance(self._interrupt, RuntimeError)
-                self._interrupt = interrupt
-                if again:
-                    # Not to be joined from here: the interpreter ends, or that thread closes a forgotten generator.
-                    return not self._keeper.is_alive()
+        self._driver.request(self._leave_keeping)
+        while keeper.is_alive() and (remaining := end - clock()) > 0:
+            keeper.join(remaining)
+        return not keeper.is_alive()
 
-    def _keep(self) -> None:
-        try:
-            self._driver.run(self.acquisition.keep(), self._leave_keeping)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must end as a loss, never as silence
-            self.acquisition.fail(f"its renewal failed: {error!r}")
+    def _failed(self, error: BaseException) -> None:
+        # A fault of ours must end as a loss, never as silence.
+        self.acquisition.fail(f"its renewal failed: {error!r}")
+
+    def _say_that_nobody_frees(self) -> None:
+        self._freed = True
+        if lease := self.acquisition.lease:
+            text = f"the lease {lease.terms.key} is not freed, because the interpreter ends; it ends by itself within "
+            fields = {"key": lease.terms.key, "owner": lease.terms.owner}
+            report(Event("release failed", WARNING, f"{text}{lease.terms.ttl:g} s", fields))

@@ -20,6 +20,8 @@ R = TypeVar("R")
 class LockSession(View[threading.Event]):
     """What a guarded block sees of its locks; ``lease_lost`` is a ``threading.Event``."""
 
+    _locks: AcquiredLocks | None = None
+
 
 class AcquiredLocks:
     """Context manager over a set of locks: all of them, or an exception and none. To be used once."""
@@ -31,18 +33,32 @@ class AcquiredLocks:
 
     def __enter__(self) -> LockSession:
         holding = self._holding
-        holding.acquire()
-        lost = None
-        if holding.acquisition.can_be_lost and not holding.request.continues:
-            event = lost = threading.Event()
-            holding.on_loss(lambda _: event.set())
-        return LockSession(holding.acquisition, lost)
+        holding.begin()
+        try:
+            holding.acquire()
+            lost = None
+            if holding.acquisition.can_be_lost and not holding.request.continues:
+                event = lost = threading.Event()
+                holding.on_loss(lambda _: event.set())
+            session = LockSession(holding.acquisition, lost)
+            # Whoever keeps what the block sees keeps the locks.
+            session._locks = self
+        except BaseException:
+            # An exception from a signal handler: the block is not entered.
+            holding.release(started=False)
+            raise
+        return session
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._holding.release(succeeded=error is None)
         self._holding.acquisition.check(error)
+
+    def __del__(self) -> None:
+        # Not __init__: it may have refused the settings.
+        if holding := self.__dict__.get("_holding"):
+            holding.abandon()
 
 
 class ScheduleLock(AcquiredLocks):

@@ -87,6 +87,16 @@ class Request:
 
         self.database: Database = Database(context.url, f"dislock {context.lock_key}"[:NAME_LENGTH])
 
+    @property
+    def shares(self) -> bool:
+        """Whether the locks share their connection with other locks of this process.
+
+        Those of a command have their own; an advisory lock is its connection's transaction; and what a journal costs
+        is not to delay the locks of others.
+        """
+        records = self._recorded is not None and bool(self.context.journal_parts)
+        return not (self._supervised or self._advisory or records)
+
     def _make_terms(self) -> Terms:
         context = self.context
         if context.run_ttl_seconds is None:

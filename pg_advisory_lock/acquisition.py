@@ -160,8 +160,6 @@ def _why_lost(grip: Grip) -> str | None:
     SQLAlchemy is asked first, because after a commit there may be no connection left to ask. The server is asked as
     well: SQLAlchemy does not know of a COMMIT or a ROLLBACK TO SAVEPOINT sent as text.
     """
-    if grip.connection.invalidated:
-        return "its connection was lost"
     if not grip.transaction.is_active or server_is_idle(grip.connection):
         return "its transaction ended"
     row = ask(grip.connection, statements.MARKS).one()

@@ -6,10 +6,11 @@ The parser and ``--help`` derive from ``ACTIONS`` and ``MODIFIERS``. Loaded wher
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from dislock.cli.options import BadValueError, read_lock_key, seconds
+from dislock.cli.values import BadValueError, as_utf8, read_lock_key, seconds
+from dislock.errors import ConfigurationError
 
 
 class Modifier(NamedTuple):
@@ -121,3 +122,41 @@ def find_action(name: str) -> Action | None:
 def find_modifier(name: str) -> Modifier | None:
     """The modifier of that option."""
     return next((modifier for modifier in MODIFIERS if modifier.option == name), None)
+
+
+def chosen(extras: Sequence[tuple[Action | Modifier, str]]) -> tuple[Action, dict[str, Any]]:
+    """The action among options that are none of a run's, with their values; the action's own is among them."""
+    actions = [(extra, value) for extra, value in extras if isinstance(extra, Action)]
+    given = [(extra, value) for extra, value in extras if isinstance(extra, Modifier)]
+    if not actions:
+        name = given[0][0].option
+        readers = ", ".join(action.option for action in ACTIONS if name in action.modifiers)
+        raise ConfigurationError(f"{name} is read only with {readers}; see dislock --help")
+    (action, own), *others = actions
+    if others:
+        raise ConfigurationError(f"{action.option} and {others[0][0].option} cannot be given together")
+    words: dict[str, Any] = {
+        each.option: [] if each.many else each.default for each in MODIFIERS if each.option in action.modifiers
+    }
+    for modifier, text in given:
+        if modifier.option not in words:
+            raise ConfigurationError(f"{action.option} does not read {modifier.option}; see dislock --help")
+        value = _checked(modifier.option, modifier.read, text)
+        words[modifier.option] = [*words[modifier.option], value] if modifier.many else value
+    if action.metavar:
+        words[action.option] = _own_key(action.option, own)
+    return action, words
+
+
+def _own_key(name: str, text: str) -> str:
+    key: str = _checked(name, read_lock_key, text)
+    if not key:
+        raise ConfigurationError(f"{name} needs the key of a job")
+    return key
+
+
+def _checked(name: str, read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(as_utf8(text).strip())
+    except BadValueError as error:
+        raise ConfigurationError(f"{name} {error}") from None

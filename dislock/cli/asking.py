@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+from dislock.cli.asked import Operation
 from dislock.cli.output import complain
-from dislock.cli.settings import Operation
 from dislock.drivers.questions import Questions, ask
 from dislock.drivers.targets import Database
 from dislock.errors import ConfigurationError

@@ -10,10 +10,10 @@ from textwrap import wrap
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from dislock.cli.asked import Operation, Settings
 from dislock.cli.asking import DONE, FAILURE, USAGE, emit, question
 from dislock.cli.output import complain, one_line
 from dislock.cli.schema import differences, missing_rights, readable
-from dislock.cli.settings import Operation, Settings
 from dislock.cli.tables import table
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError

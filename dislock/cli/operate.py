@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from dislock.cli.asked import Operation, Unanswerable
 from dislock.cli.asking import DONE, FAILURE, USAGE, emit, emit_json, question
 from dislock.cli.output import complain, one_line, write
-from dislock.cli.settings import Operation, Unanswerable
 from dislock.cli.tables import table
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError, DislockError

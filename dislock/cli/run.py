@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from logging import Logger
 
-    from dislock.cli.settings import Settings
+    from dislock.cli.asked import Settings
     from dislock.errors import LockNotAcquiredError
     from dislock.holding import Holding
     from dislock.process.signals import Signals
@@ -53,12 +53,14 @@ def main(
 
 
 def _main(arguments: Sequence[str], signals: Signals, environment: Mapping[bytes, bytes] | None) -> int:
-    from dislock.cli.settings import Help, Operation, Settings, Unanswerable, load
+    from dislock.cli.arguments import Help, Version
+    from dislock.cli.asked import Settings
+    from dislock.cli.settings import load
 
     settings = load(arguments)
     if isinstance(settings, Settings):
         return _run(settings, signals, environment)
-    if isinstance(settings, (Operation, Unanswerable)):
+    if not isinstance(settings, (Help, Version)):
         from dislock.cli.operate import operate
 
         return operate(settings)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dislock.cli.options import ADVISORY, LEASE, OPTIONS, SCHEDULE, BadValueError, Option
-from dislock.context import NEEDS_BOTH, LockContext, Strategy, advisory_parts
+from dislock.cli.arguments import USAGE, Arguments, Help, Version, parse
+from dislock.cli.asked import Operation, Settings, Unanswerable
+from dislock.cli.options import OPTIONS, Option
+from dislock.cli.values import ADVISORY, LEASE, SCHEDULE, BadValueError, as_utf8
+from dislock.context import NEEDS_BOTH, LockContext, advisory_parts
 from dislock.errors import ConfigurationError
 
 # As in the package: loading typing's one takes longer than this module.
@@ -16,63 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dislock.cli.actions import Action, Modifier
 
-_BY_OPTION = {option.option: option for option in OPTIONS}
-_USAGE = "usage: dislock [options] URL_VARIABLE command [argument ...]; see dislock --help"
 _LEVEL = "CRONJOB_LOCK_LOG_LEVEL"
-
-
-class Help:
-    """The user asked for help."""
-
-
-class Version:
-    """The user asked for the version."""
-
-
-class Settings(NamedTuple):
-    """Everything that a run needs to know; checked."""
-
-    context: LockContext
-    strategies: tuple[Strategy, ...]
-    command: list[str]
-    log_level: int
-    url_variable: str
-    skipped: int | None = None
-    """The exit code when somebody else holds the lock; None: 0, or 1 after a wait."""
-    notices: tuple[str, ...] = ()
-    """What the user should be told, although the run goes on."""
-    hints: tuple[str, ...] = ()
-    """What the user may want to know: at the level INFO."""
-    log_json: bool = False
-    log_time: bool = False
-
-
-class Operation(NamedTuple):
-    """A command of the operator, with everything that it needs to know; checked."""
-
-    action: str
-    """Its option."""
-    key: str | None
-    """Its own value: the key that it is about."""
-    words: Mapping[str, Any]
-    """The values of its modifiers, by their options."""
-    url: str
-    url_variable: str
-    table: list[str]
-    journal: list[str] | None
-    only: str | None
-    """The key that was given to look at nothing else."""
-    timeout: float
-    settings: Settings | None = None
-    """What a run would have, for --check."""
-    origins: tuple[tuple[str, str, str], ...] = ()
-    """Each setting with its value and where it came from, for --check."""
-
-
-class Unanswerable(NamedTuple):
-    """A monitor's question that was asked wrongly: to be answered as it reads answers."""
-
-    reason: str
 
 
 def load(
@@ -88,8 +35,8 @@ def load(
     options: dict[str, str] = {}
     extras: list[tuple[Action | Modifier, str]] = []
     try:
-        parsed = _parse(argv, options, extras)
-        if not isinstance(parsed, _Arguments):
+        parsed = parse(argv, options, extras)
+        if not isinstance(parsed, Arguments):
             return parsed
         reader = _Reader(parsed.options, environ)
         if parsed.action is None:
@@ -103,113 +50,7 @@ def load(
         raise ConfigurationError(reason) from None
 
 
-class _Arguments(NamedTuple):
-    options: dict[str, str]
-    url_variable: str | None
-    command: list[str]
-    action: Action | None = None
-    words: Mapping[str, Any] = {}
-
-
-def _parse(
-    argv: Sequence[str], options: dict[str, str], extras: list[tuple[Action | Modifier, str]]
-) -> _Arguments | Help | Version:
-    """Fills ``options`` and ``extras`` on the way, so that what was read before a mistake is known too."""
-    rest = list(argv)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word == "--":
-            break
-        if word in ("--help", "-h"):
-            return Help()
-        if word == "--version":
-            return Version()
-        name, equals, value = word.partition("=")
-        option = _BY_OPTION.get(name)
-        if option is None and (extra := _extra(name)):
-            if equals and not extra.metavar:
-                raise ConfigurationError(f"{name} takes no value")
-            if extra.metavar and not equals:
-                value = _next(name, rest)
-            extras.append((extra, value))
-            continue
-        if option is None:
-            # An unknown word may be anything, a secret too; only what looks like an option's name is repeated.
-            shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z_-]{0,30}", name) else ""
-            raise ConfigurationError(f"unknown option{shown}; see dislock --help")
-        if not equals:
-            value = _next(name, rest)
-        options[option.variable] = value
-    if extras:
-        return _asked(options, extras, rest)
-    variable, command = rest[0] if rest else None, rest[1:]
-    if command and command[0].partition("=")[0] in {*_BY_OPTION, "--help", "--version"}:
-        raise ConfigurationError(f"options belong in front of the URL variable; {_USAGE}")
-    return _Arguments(options, variable, command[1:] if command[:1] == ["--"] else command)
-
-
-def _next(name: str, rest: list[str]) -> str:
-    """The value of an option that is a word of its own."""
-    # An option in the place of a value: the value was forgotten, or came from an empty variable.
-    if not rest or rest[0].partition("=")[0] in _BY_OPTION:
-        raise ConfigurationError(f"{name} needs a value")
-    return rest.pop(0)
-
-
-def _extra(name: str) -> Action | Modifier | None:
-    from dislock.cli.actions import find_action, find_modifier
-
-    return find_action(name) or find_modifier(name)
-
-
-def _asked(options: dict[str, str], extras: Sequence[tuple[Action | Modifier, str]], rest: list[str]) -> _Arguments:
-    """The arguments of an operator's command."""
-    from dislock.cli.actions import ACTIONS, MODIFIERS, Action
-
-    actions = [(extra, value) for extra, value in extras if isinstance(extra, Action)]
-    given = [(extra, value) for extra, value in extras if not isinstance(extra, Action)]
-    if not actions:
-        name = given[0][0].option
-        readers = ", ".join(action.option for action in ACTIONS if name in action.modifiers)
-        raise ConfigurationError(f"{name} is read only with {readers}; see dislock --help")
-    (action, own), *others = actions
-    if others:
-        raise ConfigurationError(f"{action.option} and {others[0][0].option} cannot be given together")
-    words: dict[str, Any] = {
-        each.option: [] if each.many else each.default for each in MODIFIERS if each.option in action.modifiers
-    }
-    for modifier, text in given:
-        if modifier.option not in words:
-            raise ConfigurationError(f"{action.option} does not read {modifier.option}; see dislock --help")
-        value = _checked(modifier.option, modifier.read, text)
-        words[modifier.option] = [*words[modifier.option], value] if modifier.many else value
-    if action.metavar:
-        words[action.option] = _own_key(action.option, own)
-    if rest[1:] and not action.command:
-        raise ConfigurationError(f"{action.option} runs no command: nothing may follow the URL variable")
-    command = rest[1:]
-    return _Arguments(
-        options, rest[0] if rest else None, command[1:] if command[:1] == ["--"] else command, action, words
-    )
-
-
-def _own_key(name: str, text: str) -> str:
-    from dislock.cli.options import read_lock_key
-
-    key: str = _checked(name, read_lock_key, text)
-    if not key:
-        raise ConfigurationError(f"{name} needs the key of a job")
-    return key
-
-
-def _checked(name: str, read: Callable[[str], Any], text: str) -> Any:
-    try:
-        return read(_utf8(text).strip())
-    except BadValueError as error:
-        raise ConfigurationError(f"{name} {error}") from None
-
-
-def _operation(parsed: _Arguments, action: Action, reader: _Reader, environ: Mapping[str, str]) -> Operation:
+def _operation(parsed: Arguments, action: Action, reader: _Reader, environ: Mapping[str, str]) -> Operation:
     url = _url(parsed.url_variable, environ) if action.opens else ""
     table, journal = reader.value("LOCK_TABLE"), reader.value("LOCK_JOURNAL")
     if action.needs_journal and journal is None:
@@ -251,7 +92,7 @@ def _swallowed(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
 
 def _url(variable: str | None, environ: Mapping[str, str]) -> str:
     if variable is None:
-        raise ConfigurationError(f"the name of the variable with the database URL is missing; {_USAGE}")
+        raise ConfigurationError(f"the name of the variable with the database URL is missing; {USAGE}")
     if "://" in variable or "=" in variable:
         raise ConfigurationError(
             "the first argument must be the name of the environment variable that holds the database URL, "
@@ -262,7 +103,7 @@ def _url(variable: str | None, environ: Mapping[str, str]) -> str:
             raise ConfigurationError("the first argument must be the name of an environment variable that is set")
         state = "empty" if variable in environ else "not set"
         raise ConfigurationError(f"the environment variable {variable}, which must hold the database URL, is {state}")
-    url = _utf8(environ[variable]).strip()
+    url = as_utf8(environ[variable]).strip()
     try:
         url.encode()
     except UnicodeEncodeError:
@@ -280,7 +121,7 @@ class _Reader:
         url = _url(url_variable, self._environ)
         assert url_variable is not None
         if not command and needs_command:
-            raise ConfigurationError(f"no command was given; {_USAGE}")
+            raise ConfigurationError(f"no command was given; {USAGE}")
         strategies = self.value("LOCK_STRATEGY")
         values = {option.variable: self.value(option.variable) for option in OPTIONS if option.is_read_by(strategies)}
         for variable, strategy in (("LOCK_KEY", None), ("CRON_SCHEDULE", SCHEDULE)):
@@ -345,7 +186,7 @@ class _Reader:
                 text, source = self._environ[option.variable], option.variable
             else:
                 text, source = option.default or option.shown, "default"
-            found.append((option.variable, _utf8(text).strip(), source))
+            found.append((option.variable, as_utf8(text).strip(), source))
         return tuple(found)
 
     def _without_effect(self, strategies: tuple[str, ...], values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -368,7 +209,7 @@ class _Reader:
     def value(self, variable: str) -> Any:
         """The checked value of a setting, or None when it is neither set nor has a default."""
         option = next(option for option in OPTIONS if option.variable == variable)
-        text = _utf8(self._options.get(variable, self._environ.get(variable, ""))).strip()
+        text = as_utf8(self._options.get(variable, self._environ.get(variable, ""))).strip()
         if not text:
             return None if option.default is None else option.read(option.default)
         try:
@@ -454,8 +295,3 @@ def _slips(environ: Mapping[str, str], options: Mapping[str, str]) -> dict[str, 
 def _core(name: str) -> str:
     """A variable's name without what is most easily forgotten or added."""
     return name.removeprefix("RUN_").removeprefix("CRONJOB_").removesuffix("_SECONDS")
-
-
-def _utf8(text: str) -> str:
-    """Text of the system read as UTF-8 whatever the locale: a key must be the same on every host."""
-    return os.fsencode(text).decode("utf-8", "surrogateescape")

@@ -66,6 +66,14 @@ class Tasks:
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._doubts = Doubts()
 
+    @staticmethod
+    def leave() -> Leave:
+        return Leave()
+
+    async def keep(self, steps: Steps[T], leave: Leave) -> T:
+        """Runs steps that renew."""
+        return await self.run(steps, leave)
+
     async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
         """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
         run = _Run(leave or Leave())

@@ -55,11 +55,28 @@ class Leave:
 class Threads:
     """Carries out steps for one protocol. ``run`` may be called from different threads, one at a time."""
 
+    #: A run never waits for the thread that it is in.
+    waits_in_vain = False
+
     def __init__(self, database: Database, table_parts: list[str]) -> None:
         self._database = database
         self._table = table_parts
         self._changed = threading.Condition()
         self._link: _Link | None = None
+
+    @staticmethod
+    def leave() -> Leave:
+        return Leave()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is a connection."""
+        return self._link is not None
+
+    def can_go_on(self, steps: Steps[Any]) -> bool:
+        """Whether a run of the steps that was interrupted can be run again: only if it had not begun."""
+        frame = steps.gi_frame  # type: ignore[attr-defined] # typing's Generator is more than a real one
+        return frame is not None and frame.f_lasti < 0
 
     def request(self, leave: Leave) -> None:
         """Makes the run that was given ``leave`` come to its end; from any thread."""
@@ -83,6 +100,32 @@ class Threads:
             if run.interrupt is not None:
                 raise run.interrupt
         return result
+
+    def run_later(self, steps: Steps[Any], keeper: threading.Thread | None, leave: Leave) -> None:
+        """Has the steps run once the keeper has ended, without waiting for it."""
+
+        def work() -> None:
+            if keeper:
+                self.request(leave)
+                keeper.join()
+            self.run(steps)
+
+        with suppress(RuntimeError):  # no thread to be had: the row ends by itself
+            threading.Thread(target=work, name="dislock-release", daemon=True).start()
+
+    def keeper(self, steps: Steps[Any], leave: Leave, failed: Callable[[BaseException], None]) -> threading.Thread:
+        """A thread that runs the steps once it is started; to be joined when it was requested to leave.
+
+        ``failed`` is called with the error that it ended with, if there is one.
+        """
+
+        def keep() -> None:
+            try:
+                self.run(steps, leave)
+            except Exception as error:  # noqa: BLE001 - handed over
+                failed(error)
+
+        return threading.Thread(target=keep, name="dislock-renewal", daemon=True)
 
     def _carry_out(self, step: Step, run: _Run) -> Answer:
         if isinstance(step, Wait):

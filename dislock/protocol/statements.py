@@ -95,6 +95,13 @@ class Moved(NamedTuple):
     ends: int | None
 
 
+class Renewed(NamedTuple):
+    """Answers ``RenewMany``, once for each lease that was renewed."""
+
+    now: int
+    number: int
+
+
 class Sealed(NamedTuple):
     """Answers ``FreeAndSeal``: as ``Moved``, and the slot's rows written, its owner and its end before that."""
 
@@ -202,6 +209,41 @@ _TEMPLATES[MoveExpiry] = f"""
     FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s"""
 
 
+class RenewMany(NamedTuple):
+    """Renews many leases, each as its own ``MoveExpiry`` would: one ``Renewed`` for each that it moved.
+
+    One row of the arrays says: if the row of ``keys`` names the owner and ends at ``ends``, it is the lease of that
+    number, and ends at ``expires`` from now on. That a lease is not among the answers says nothing about it: a row that
+    somebody has locked is passed over (``SKIP LOCKED``), so that it delays none of the others.
+    """
+
+    numbers: list[int]
+    keys: list[str]
+    owners: list[str]
+    ends: list[int]
+    expires: list[int]
+    lock_timeout: str
+
+
+# The condition is the one of MoveExpiry, with a row for each end that is known and one for an answer that was lost.
+_TEMPLATES[RenewMany] = f"""
+    WITH {_SAFE}, wanted AS (
+        SELECT * FROM unnest(%(numbers)s::int[], %(keys)s::text[], %(owners)s::text[], %(ends)s::bigint[],
+            %(expires)s::bigint[]) AS wanted (number, key, owner, ends, expires)
+    ), ours AS MATERIALIZED (
+        SELECT held.key, wanted.number, wanted.expires FROM safe, wanted JOIN {{table}} AS held ON held.key = wanted.key
+        WHERE held.value = wanted.owner AND ({_micros("held.expire_at")}) = wanted.ends
+          AND (held.expire_at > clock_timestamp() OR wanted.ends = wanted.expires)
+        FOR UPDATE OF held SKIP LOCKED
+    ), moved AS (
+        UPDATE {{table}} AS held
+        SET expire_at = timestamptz 'epoch' + ours.expires::float8 * interval '1 microsecond'
+        FROM ours WHERE held.key = ours.key
+        RETURNING ours.number
+    )
+    SELECT {_NOW}, number FROM moved"""
+
+
 class FreeAndSeal(NamedTuple):
     """Frees a lease as ``MoveExpiry`` does, and seals the slot of a run that succeeded: both, or neither.
 
@@ -268,7 +310,7 @@ _TEMPLATES[Inspect] = f"""
     LEFT JOIN {{table}} AS slot ON slot.key = %(slot_key)s"""
 
 
-Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | FreeAndSeal | GiveBackSlot | Inspect
+Statement = ReadClock | ClaimSlot | ClaimLease | MoveExpiry | RenewMany | FreeAndSeal | GiveBackSlot | Inspect
 #: Those that change nothing: that an answer to one was lost leaves nothing in doubt.
 READS = (ReadClock, Inspect)
 if TYPE_CHECKING:
@@ -277,7 +319,7 @@ if TYPE_CHECKING:
     AnyStatement = Statement | AdvisoryStatement
 else:
     AnyStatement = Statement
-Row = Clock | Claimed | Moved | Sealed | GivenBack | Held
+Row = Clock | Claimed | Moved | Renewed | Sealed | GivenBack | Held
 
 
 def template(statement: tuple[Any, ...]) -> str:
@@ -292,6 +334,7 @@ _ROWS: dict[type, Callable[..., Any]] = {
     ClaimSlot: Claimed,
     ClaimLease: Claimed,
     MoveExpiry: Moved,
+    RenewMany: Renewed,
     FreeAndSeal: Sealed,
     GiveBackSlot: GivenBack,
     Inspect: Held,

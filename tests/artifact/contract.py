@@ -13,9 +13,8 @@ from ci.pythons import Interpreter, find
 from tests.artifact.support import links
 from tests.support.contract import Dislock
 
-#: All of the contract runs on these, and what depends on interpreter and platform on those, which are emulated in part.
-FULL = ("3.10", "3.11", "3.12", "3.13")
-SHORT = ("3.14", "3.15", "3.13-aarch64", "3.13-musl", "3.13-aarch64-musl")
+#: Those that the file is for, as far as there are some here; the last three are emulated, or have another C library.
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15", "3.13-aarch64", "3.13-musl", "3.13-aarch64-musl")
 
 
 @functools.cache
@@ -24,10 +23,20 @@ def interpreters() -> dict[str, Interpreter]:
     return {found.name: found for found in find()}
 
 
+def found(*, full: bool) -> list[str]:
+    """All of the contract runs on the oldest and the newest native one, and on the others what may differ there.
+
+    ``test_platforms.py`` names each one that is not there, once.
+    """
+    there = [name for name in PYTHONS if name in interpreters()]
+    native = [name for name in there if interpreters()[name].native]
+    ends = list(dict.fromkeys([*native[:1], *native[-1:]]))
+    return ends if full else [name for name in there if name not in ends]
+
+
 def on_each(metafunc: pytest.Metafunc, names: Sequence[str]) -> None:
-    """Those that are there; ``test_platforms.py`` names each one that is not, once."""
     if "interpreter" in metafunc.fixturenames:
-        metafunc.parametrize("interpreter", [name for name in names if name in interpreters()], scope="session")
+        metafunc.parametrize("interpreter", names, scope="session")
 
 
 @pytest.fixture

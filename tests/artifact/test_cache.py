@@ -176,6 +176,26 @@ class TestPlace:
         one_line(zipapp.run("--version", DISLOCK_CACHE=str(place)), 2, "DISLOCK_CACHE", str(place), "written by others")
         assert list(place.iterdir()) == []
 
+    @as_root
+    def test_a_private_group_is_nobody_else(self, zipapp: Zipapp) -> None:
+        """The default of several distributions: ~/.cache has mode 0775, and a group that has only its user in it."""
+        home = zipapp.folder / "home"
+        cache = home / ".cache"
+        cache.mkdir(parents=True)
+        for path in (home, cache):
+            os.chown(path, NOBODY, NOBODY)
+            path.chmod(0o775)
+        in_accounts = (
+            'printf "me:x:65534:65534::%s:/bin/sh\\n" "$HOME" >"$HOME/passwd"; '
+            'printf "%s:x:65534:%s\\n" "$GROUP" "$MEMBERS" '
+            '>"$HOME/group"; mount --bind "$HOME/passwd" /etc/passwd; mount --bind "$HOME/group" /etc/group; '
+            'exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; exit'
+        )
+        for group, members, told in (("me", "", 0), ("me", "me", 0), ("me", "you", 1), ("us", "", 1)):
+            zipapp.environment |= {"HOME": str(home), "GROUP": group, "MEMBERS": members, "XDG_CACHE_HOME": ""}
+            ran = zipapp.run("--version", command=in_mounts(in_accounts))
+            assert (ran.code, ran.out[:8], ran.err.count("written by others")) == (0, "dislock ", told), ran
+
     def test_one_that_others_can_exchange_is_refused(self, zipapp: Zipapp) -> None:
         above = zipapp.folder / "open"
         above.mkdir()

@@ -59,21 +59,31 @@ def marked(zipapp: Zipapp) -> Path:
     [cache] = zipapp.caches()
     until(lambda: (cache / ".lock").stat().st_size == 0, what="the note that the cache is on the disk")
     program = cache / "start"
-    magic = program.read_bytes()[:4]
-    program.write_bytes(magic + marshal.dumps(compile(MARKED, "marked", "exec")))
+    with_a_hash(zipapp, program, compile_code=MARKED)
     return program
+
+
+def with_a_hash(zipapp: Zipapp, program: Path, *, compile_code: str) -> None:
+    """Written as the first start writes it, by the same Python: bytecode is one version's."""
+    code = (
+        "import _imp, marshal, sys; from importlib.util import MAGIC_NUMBER\n"
+        f"content = marshal.dumps(compile({compile_code!r}, 'marked', 'exec'))\n"
+        "content += _imp.source_hash(int.from_bytes(MAGIC_NUMBER, 'little'), content)\n"
+        f"open({str(program)!r}, 'wb').write(content)"
+    )
+    subprocess.run([zipapp.folder / "bin" / "python3.15", "-c", code], check=True)
 
 
 def test_a_start_does_not_compile_the_program(zipapp: Zipapp, marked: Path) -> None:
     assert zipapp.run("--version").out == "compiled before\n"
 
 
-@pytest.mark.parametrize("what", ["another Python's", "cut short", "empty", "absent", "perhaps not on the disk"])
+@pytest.mark.parametrize("what", ["changed", "cut short", "empty", "absent", "perhaps not on the disk"])
 def test_a_compiled_program_that_may_be_broken_is_not_loaded(zipapp: Zipapp, marked: Path, what: str) -> None:
     content = marked.read_bytes()
     match what:
-        case "another Python's":
-            marked.write_bytes(b"\0" * 4 + content[4:])
+        case "changed":
+            marked.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
         case "cut short":
             marked.write_bytes(content[:30])
         case "empty":
@@ -134,7 +144,7 @@ def test_a_whole_first_run_writes_little(zipapp: Zipapp, database_url: str) -> N
     assert written(Path(zipapp.environment["XDG_CACHE_HOME"])) <= 16_000_000
 
 
-WANTED = (ROOT / "build" / "_bootstrap" / "imports").read_text().split()
+WANTED = (ROOT / "build" / "zipapp" / "inside" / "_bootstrap" / "imports").read_text().split()
 #: A start that lasts until its input ends, and imports nothing of the packages.
 IDLE = ("--python", "-c", "print('ready', flush=True); input()")
 
@@ -175,7 +185,7 @@ def test_a_first_start_has_it_compiled_beside_it(zipapp: Zipapp) -> None:
         compiled = path.read_bytes()
         # Not to be compared with the source, and told as it will be in a traceback.
         assert compiled[4:8] == b"\1\0\0\0"
-        assert marshal.loads(compiled[16:]).co_filename == f"{cache}/site-packages/{name}"
+        assert marshal.loads(compiled[16:-8]).co_filename == f"{cache}/site-packages/{name}"
     process.communicate(b"\n", timeout=60)
     assert process.returncode == 0
     # As Python would have compiled it, or it would not be loaded when somebody asks for a comparison.

@@ -28,7 +28,7 @@ def parts(pyz: Path) -> dict[str, int]:
         "guard": content.index(b"\n# Any Python"),
         "in guard": content.index(b"sys.exit(2)") + 12,
         "in place": content.index(b"def check(") + 3,
-        "before main": content.index(b"    return archive"),
+        "before main": content.index(b"def main(*, launched"),
         "program": program,
         "half": 13_000_000,
         "most": 20_000_000,

@@ -98,6 +98,71 @@ class TestWhichPython:
         assert (ran.code, ran.out[:8], ran.err) == (0, "dislock ", "")
 
 
+#: What a start finds out of an interpreter that starts but cannot serve, and what makes another look like it.
+UNFIT = {
+    "lacks zlib of Python's own modules": "absent.add('zlib')",
+    "lacks _ssl of Python's own modules": "absent.add('_ssl')",
+    "lacks _ctypes of Python's own modules": "absent.add('_ctypes')",
+    "lacks asyncio, decimal of Python's own modules": "absent.update(['asyncio', 'decimal'])",
+    "is pypy, and CPython is needed": "sys.implementation.name = 'pypy'",
+    "is free-threaded": "sys.abiflags = 't'",
+}
+
+
+def unfit(place: Path, python: str, change: str) -> None:
+    """A Python that looks like one that cannot serve."""
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(
+        f"#!{python} -ESs\nimport sys, _frozen_importlib_external as external\nabsent = set()\n{change}\n"
+        "find = external.PathFinder.find_spec\n"
+        "external.PathFinder.find_spec = staticmethod(lambda n, *more: None if n in absent else find(n, *more))\n"
+        "sys.builtin_module_names = tuple(n for n in sys.builtin_module_names if n not in absent)\n"
+        f"sys.executable = {str(place)!r}\nprogram = sys.argv[sys.argv.index('-c') + 1]\n"
+        "sys.argv[:] = ['-c', *sys.argv[sys.argv.index('-c') + 2:]]\nexec(program)\n"
+    )
+    place.chmod(0o755)
+
+
+class TestPythonThatCannotServe:
+    @pytest.mark.parametrize("name", ["python3.15", "python3"])
+    @pytest.mark.parametrize("why", UNFIT)
+    def test_the_next_one_is_taken(self, zipapp: Zipapp, python: str, why: str, name: str) -> None:
+        unfit(zipapp.folder / "first" / name, python, UNFIT[why])
+        links(zipapp.folder / "second", python, name)
+        (zipapp.folder / "second" / "od").symlink_to(shutil.which("od") or "")
+        path = f"{zipapp.folder / 'first'}:{zipapp.folder / 'second'}"
+        code = "import os, sys; print(sys.executable, sorted(name for name in os.environ if 'islock_' in name))"
+        zipapp.environment |= {"with-dash": "x"}
+        out = zipapp.python(f"{code}; print(os.environ['with-dash'])", PATH=path)
+        assert out == f"{zipapp.folder / 'second' / name} []\nx"
+
+    @pytest.mark.parametrize("why", UNFIT)
+    def test_it_is_the_only_one(self, zipapp: Zipapp, python: str, why: str) -> None:
+        place = zipapp.folder / "only" / "python3.15"
+        unfit(place, python, UNFIT[why])
+        for tool in ("od", "sh"):
+            (place.parent / tool).symlink_to(shutil.which(tool) or "")
+        ran = zipapp.run("--version", PATH=str(place.parent))
+        named = zipapp.run("--version", DISLOCK_PYTHON=str(place))
+        if why == "is free-threaded":
+            # It has no natives, and runs where there is a libpq.
+            assert (ran.code, named.code) == (0, 0)
+            return
+        one_line(ran, 2, f"{place} {why.partition(',')[0]}", "no other CPython 3.10 or newer on PATH")
+        one_line(named, 2, f"{place} {why}")
+
+    def test_in_front_of_the_file_without_zlib(self, zipapp: Zipapp, python: str) -> None:
+        code = (
+            "import sys, runpy, _frozen_importlib_external as external, zipimport\n"
+            "find = external.PathFinder.find_spec\n"
+            "external.PathFinder.find_spec = staticmethod(lambda n, *more: None if n == 'zlib' else find(n, *more))\n"
+            "sys.builtin_module_names = tuple(n for n in sys.builtin_module_names if n != 'zlib')\n"
+            "sys.modules['zlib'] = None\n"
+            "sys.argv[:] = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+        )
+        one_line(zipapp.run("--version", command=[python, "-c", code]), 2, "lacks zlib")
+
+
 class TestIsolation:
     @pytest.fixture
     def hostile(self, zipapp: Zipapp) -> Zipapp:

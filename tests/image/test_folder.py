@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from dislock.drivers.targets import CERTIFICATE_FILES
+from tests.artifact.test_cache import in_mounts
 from tests.image import engine
 
-START = engine.ROOT / "build" / "runtime_files" / "start.py"
+START = engine.ROOT / "build" / "folder" / "inside" / "start.py"
 
 
 def output(*command: str | Path, **environment: str) -> str:
@@ -92,6 +93,18 @@ def test_an_installation_keeps_the_mode_of_a_folder_that_was_there(folder: Path,
     target.mkdir(mode=0o700)
     output(folder / "dislock", "--install", target)
     assert target.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="needs root to mount a file system")
+def test_an_installation_that_cannot_be_started_is_a_failure(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "noexec"
+    place.mkdir()
+    mounts = f'mount -t tmpfs -o noexec none "{place}"'
+    command = [*in_mounts(mounts), str(folder / "dislock"), "--install", str(place / "dislock")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"dislock: cannot install into {place}/dislock: [Errno 13] Permission denied")
+    assert done.stderr.count("\n") == 1
 
 
 def test_arguments_by_the_thousand(folder: Path) -> None:

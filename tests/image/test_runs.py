@@ -50,6 +50,13 @@ def test_a_schedule_with_a_zone(containers: Containers, image: str, variables: d
         assert (ran.code, ran.out, ran.err) == (0, expected, "")
 
 
+def test_a_command_has_time_zones(containers: Containers, image: str, variables: dict[str, str]) -> None:
+    zone = {**variables, "TZ": "Europe/Berlin"}
+    # The shell's own programs read /usr/share/zoneinfo, whichever C library they were built with.
+    ran = containers.run(image, "DATABASE_URL", "date", "-d", "@0", "+%H %Z", environment=zone, **HARDENED)
+    assert (ran.code, ran.out, ran.err) == (0, "01 CET\n", "")
+
+
 @pytest.fixture(scope="module")
 def with_socket() -> Iterator[Postgres]:
     with Postgres() as server:

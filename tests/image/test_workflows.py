@@ -16,7 +16,7 @@ from tests.image.test_kubernetes import read
 
 WORKFLOWS = sorted((engine.ROOT / ".github" / "workflows").glob("*.yml"))
 RELEASE, WORKFLOW_OF_TESTS = (engine.ROOT / ".github" / "workflows" / f"{name}.yml" for name in ("release", "test"))
-ARCHIVE = "dist/dislock-linux-x86_64.tar.gz"
+MACHINES = ("x86_64", "aarch64")
 
 
 @pytest.fixture(params=WORKFLOWS, ids=lambda path: path.stem)
@@ -38,7 +38,8 @@ def test_reading_is_all_that_a_job_may_do_unless_it_publishes(workflow: dict[str
         for what, how in job.get("permissions", {}).items()
         if how == "write"
     }
-    allowed = {"build": {"id-token", "attestations"}, "publish": {"contents"}}
+    allowed = {"build": {"id-token", "attestations"}, "arm64": {"id-token", "attestations"}, "publish": {"contents"}}
+    allowed["name"] = {"packages"}
     allowed["image"] = {"packages", "id-token", "attestations"}
     assert {(name, what) for name, what in writing if what not in allowed.get(name, set())} == set()
 
@@ -78,27 +79,35 @@ case $1 in image) echo "ghcr.io/x/y@sha256:$3-$5" ;; esac
 """
 
 
-def test_images_are_made_of_the_released_archive_under_a_lower_case_name(tmp_path: Path) -> None:
-    jobs = read(RELEASE)["jobs"]
-    [step] = [step for step in jobs["image"]["steps"] if step.get("id") == "push"]
-    (tmp_path / "docker").write_text(DOCKER)
-    (tmp_path / "docker").chmod(0o755)
-    calls, output = tmp_path / "calls", tmp_path / "output"
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls), "GITHUB_OUTPUT": str(output)}
+def docker_calls(place: Path, script: str, **environ: str) -> list[str]:
+    """What a step asks of Docker."""
+    (place / "docker").write_text(DOCKER)
+    (place / "docker").chmod(0o755)
+    environment = {"PATH": f"{place}:{os.environ['PATH']}", "CALLS": str(place / "calls"), **environ}
     environment |= {"GITHUB_REPOSITORY": "Some-Owner/DisLock", "GITHUB_REF_NAME": "v1.2.3", "GITHUB_SHA": "abc"}
-    environment |= {"GITHUB_ACTOR": "someone", "GH_TOKEN": "secret"}
+    environment |= {"GITHUB_ACTOR": "someone", "GH_TOKEN": "secret", "GITHUB_OUTPUT": str(place / "output")}
     # As a runner calls it for `shell: bash`.
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     subprocess.run(command, env=environment, check=True, timeout=60)
+    return (place / "calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_images_are_made_of_the_released_archive_under_a_lower_case_name(tmp_path: Path, machine: str) -> None:
+    jobs = read(RELEASE)["jobs"]
+    assert machine in [one["machine"] for one in jobs["image"]["strategy"]["matrix"]["include"]]
+    [step] = [step for step in jobs["image"]["steps"] if step.get("id") == "push"]
+    lines = docker_calls(tmp_path, step["run"], MACHINE=machine)
     name = "ghcr.io/some-owner/dislock"
-    lines = calls.read_text().splitlines()
+    output = tmp_path / "output"
     built = [line for line in lines if line.startswith("build ")]
     assert [re.findall(r"--target (\S+) --tag (\S+)", line) for line in built] == [
-        [("image", f"{name}:1.2.3")],
-        [("runtime", f"{name}:1.2.3-runtime")],
+        [("image", f"{name}:1.2.3-{machine}")],
+        [("runtime", f"{name}:1.2.3-runtime-{machine}")],
     ]
-    assert all(f" --build-arg ARCHIVE={ARCHIVE} " in line for line in built)
-    assert [line for line in lines if line.startswith("push ")] == [f"push {name}:1.2.3", f"push {name}:1.2.3-runtime"]
+    assert all(f" --build-arg ARCHIVE=dist/dislock-linux-{machine}.tar.gz " in line for line in built)
+    pushed = [line.removeprefix("push ") for line in lines if line.startswith("push ")]
+    assert pushed == [f"{name}:1.2.3-{machine}", f"{name}:1.2.3-runtime-{machine}"]
     # What is attested is what was pushed.
     told = dict(line.split("=", 1) for line in output.read_text().splitlines())
     assert told["name"] == name
@@ -110,7 +119,29 @@ def test_images_are_made_of_the_released_archive_under_a_lower_case_name(tmp_pat
 def test_the_archive_that_images_are_made_of_gets_to_the_build() -> None:
     jobs = read(RELEASE)["jobs"]
     [download] = [step for step in jobs["image"]["steps"] if "download-artifact@" in step.get("uses", "")]
-    assert download["with"] == {"name": "release", "path": str(Path(ARCHIVE).parent)}
+    assert download["with"] == {"name": "release-with-arm64", "path": "dist"}
     ignored = (engine.ROOT / ".dockerignore").read_text().splitlines()
-    assert any(line.startswith("!") and fnmatch(ARCHIVE, line[1:]) for line in ignored)
+    for machine in MACHINES:
+        archive = f"dist/dislock-linux-{machine}.tar.gz"
+        assert any(line.startswith("!") and fnmatch(archive, line[1:]) for line in ignored)
     assert "ARG ARCHIVE=" in (engine.ROOT / "Dockerfile").read_text().splitlines()
+
+
+def test_one_name_is_for_both_machines(tmp_path: Path) -> None:
+    jobs = read(RELEASE)["jobs"]
+    [step] = jobs["name"]["steps"]
+    name = "ghcr.io/some-owner/dislock:1.2.3"
+    calls = [line for line in docker_calls(tmp_path, step["run"]) if line.startswith("buildx ")]
+    assert calls == [
+        f"buildx imagetools create --tag {tag} {tag}-x86_64 {tag}-aarch64" for tag in (name, f"{name}-runtime")
+    ]
+
+
+def test_the_files_of_both_machines_are_published() -> None:
+    jobs = read(RELEASE)["jobs"]
+    runs = {name: "\n".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
+    assert jobs["arm64"]["runs-on"].endswith("-arm")
+    assert "dislock-linux-aarch64" in runs["arm64"]
+    assert ">>SHA256SUMS" in runs["arm64"]
+    [download] = [step for step in jobs["publish"]["steps"] if "download-artifact@" in step.get("uses", "")]
+    assert download["with"]["name"] == "release-with-arm64"

@@ -201,6 +201,9 @@ class History(Scene):
         if wait is None:
             wait = self.wait * rng.random()
         plan = Plan(self.targets, owner, self.connect_timeout, started, delay, slot, terms, wait=wait)
+        self.start(host, plan, mode, tick)
+
+    def start(self, host: Host, plan: Plan, mode: str, tick: int | None) -> None:
         Process(self, host, plan, mode, tick)
 
     def ended(self, process: Process) -> None:

@@ -65,7 +65,7 @@ class Process:
         self.tick = tick
         self.owner = plan.owner
         self.protocol = history.rules.protocol(plan, Senses(self.clock, self.wall, history.rng.random, self.say))
-        self.driver = Simulated(self)
+        self.driver = self.make_driver()
         self.acquiring, self.keeping = Leave(), Leave()
         self.dead = self.over = False
         self.paused = self.was_paused = False
@@ -97,6 +97,9 @@ class Process:
 
     def __str__(self) -> str:
         return f"process {self.history.processes.index(self)} ({self.owner})"
+
+    def make_driver(self) -> Any:
+        return Simulated(self)
 
     # The world of its driver
 

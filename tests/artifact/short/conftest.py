@@ -1,17 +1,17 @@
-"""The part of the contract that depends on interpreter and platform, also on emulated ones."""
+"""The part of the contract that depends on interpreter and platform, on the others, some of them emulated."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.artifact.contract import SHORT, bare, dislock_command, on_each
+from tests.artifact.contract import bare, dislock_command, found, on_each
 from tests.support.contract import Dislock, dislock, lease, on_this_host, shares_host
 
 __all__ = ["bare", "dislock", "dislock_command", "lease", "on_this_host", "shares_host"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    on_each(metafunc, SHORT)
+    on_each(metafunc, found(full=False))
 
 
 @pytest.fixture

@@ -27,8 +27,11 @@ def test_a_block_is_guarded_and_the_lock_outlives_it_until_the_transaction_ends(
     assert not other.can_lock()
     one.commit()
     assert other.can_lock()
-    with one.held(shared=True), other.held(shared=True):
+    with one.held(shared=True), other.held(shared=True), one.held("users", 2), one.held("users", 3):
         pass
+    one.commit()
+    # Nothing of it is left for the next transaction.
+    assert not one.sql("SELECT current_setting('pg_advisory_lock.held', true)")
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])

@@ -23,7 +23,7 @@ from dislock import (
     LossReason,
     aio,
 )
-from dislock.drivers.aio import Leave, Tasks
+from dislock.drivers.shared import Leave, SharedTasks
 from dislock.protocol.steps import Steps
 from tests.integration.library.conftest import MakeContext
 from tests.support.proxy import Proxy
@@ -46,7 +46,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
     async def checked() -> None:
         await main()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
     asyncio.run(checked())
 
@@ -113,15 +113,15 @@ def test_a_loop_that_was_blocked_past_the_ttl_is_a_loss(make: MakeContext) -> No
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else keeps the loop busy between the acquisition and the block until the lease has ended."""
-    run_driver = Tasks.run
+    run_driver = SharedTasks.run
 
-    async def slowly(self: Tasks, steps: Steps[Any], leave: Leave | None = None) -> Any:
+    async def slowly(self: SharedTasks, steps: Steps[Any], leave: Leave | None = None) -> Any:
         result = await run_driver(self, steps, leave)
         if leave is None and result is True:
             time.sleep(0.5)
         return result
 
-    monkeypatch.setattr(Tasks, "run", slowly)
+    monkeypatch.setattr(SharedTasks, "run", slowly)
 
 
 def test_a_block_entered_too_late_knows_it(make: MakeContext, held_up: None) -> None:

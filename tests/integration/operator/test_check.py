@@ -26,9 +26,7 @@ def test_a_line_of_a_crontab_checks_itself(operator: Dislock) -> None:
     assert re.search(r"^  lock table key_value +can be used$", ran.out, re.MULTILINE)
     assert re.search(r"^  journal runs +can be used$", ran.out, re.MULTILINE)
     assert re.search(r"^  clock +this host is -?0\.\d{3} s (ahead of|behind) it", ran.out, re.MULTILINE)
-    assert (
-        len(re.findall(r"^  next tick \d  \d{4}-\d\d-\d\d 02:30:00  \d{4}-\d\d-\d\d 0[01]:30:00$", ran.out, re.M)) == 5
-    )
+    assert len(re.findall(r"^  next tick \d +[\d-]{10} 02:30:00  [\d-]{10} 0[01]:30:00$", ran.out, re.M)) == 5
     assert "Doubtful" not in ran.out
     assert "Wrong" not in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80

@@ -127,6 +127,20 @@ def test_old_runs_of_the_same_key_are_deleted(operator: Dislock) -> None:
     assert operator.sql(count) == [("job", 4), ("other", 4)]
 
 
+def test_messages_as_json_are_one_object_a_line(operator: Dislock) -> None:
+    words = ("--log-level=INFO", "--log-format=json", "DATABASE_URL", "sh", "-c", "exit 3")
+    ran = operator.run(*words, LOCK_JOURNAL="no_such", **LEASE)
+    assert (ran.code, ran.out) == (3, "")
+    said = [json.loads(line) for line in ran.err.splitlines()]
+    assert sorted((each["event"], each["level"]) for each in said) == [
+        ("command ended", "info"), ("record failed", "info"), ("record failed", "warning"), ("released", "info"),
+        ("taken", "info"),
+    ]  # fmt: skip
+    (ended_event,) = [each for each in said if each["event"] == "command ended"]
+    assert (ended_event["exit_code"], ended_event["key"]) == (3, "job")
+    assert all(each["message"] and each["time"] for each in said)
+
+
 # Bad days of the journal
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ from dislock._version import __version__
 from dislock.cli import run as cli
 from dislock.cli.options import EXAMPLES, EXIT_CODES, GIVEN, OPTIONS
 from dislock.cli.output import complain, one_line
-from dislock.cli.usage import usage
+from dislock.cli.usage import usage, version
+from dislock.drivers.versions import libpq
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,6 +77,29 @@ def test_a_lease_loads_no_cron_and_nothing_loads_sqlalchemy() -> None:
     assert not {"croniter", "sqlalchemy"} & set(loaded)
 
 
+OWN = """
+import sys
+from dislock.cli.run import main
+main(sys.argv[1:])
+print(*sorted(name for name in sys.modules if name.startswith("dislock.")))
+"""
+
+
+def test_a_run_loads_nothing_of_the_operators_commands_and_none_of_the_journal() -> None:
+    argv = ["--strategy=lease", "--lock-key=k", "--connect-timeout=0.01", "DATABASE_URL", "true"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", OWN, *argv],
+        env={"DATABASE_URL": "postgresql://127.0.0.1:1/d"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = done.stdout.split()
+    assert "dislock.protocol.acquisition" in loaded
+    operators = ("journal", "protocol.records", "drivers.questions", "cli.actions", "cli.asking", "cli.operate")
+    assert [name for name in loaded if name.removeprefix("dislock.").startswith(operators)] == []
+
+
 def test_help_names_everything(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     out, err = capfd.readouterr()
@@ -88,12 +113,20 @@ def test_help_names_everything(capfd: pytest.CaptureFixture[str]) -> None:
     for name, meaning in (*EXIT_CODES, *GIVEN):
         assert f"{name} {meaning}" in text
     assert out.count("DATABASE_URL") == len(EXAMPLES)
-    assert max(len(line) for line in out.splitlines()) < 90
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
-    assert capfd.readouterr() == (f"dislock {__version__}\n", "")
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out == f"dislock {__version__} (CPython {platform.python_version()}, libpq {libpq()})\n"
+    assert libpq() != "none"
+
+
+def test_version_where_libpq_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    assert version().endswith(", libpq none)\n")
 
 
 def test_a_configuration_error_is_one_line_and_2(

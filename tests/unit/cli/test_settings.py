@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from dislock.cli.arguments import Help, Version
+from dislock.cli.asked import Settings
 from dislock.cli.options import OPTIONS, Option
-from dislock.cli.settings import Help, Settings, Version, load
+from dislock.cli.settings import load
 from dislock.context import LeaseLossPolicy
 from dislock.errors import ConfigurationError
 from dislock.process.environment import original_environment

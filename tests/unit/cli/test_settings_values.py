@@ -8,8 +8,10 @@ import string
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dislock.cli.options import LEVELS, OPTIONS, Option, read_table
-from dislock.cli.settings import Settings, load
+from dislock.cli.asked import Settings
+from dislock.cli.options import OPTIONS, Option
+from dislock.cli.settings import load
+from dislock.cli.values import LEVELS, read_table
 from dislock.context import LONGEST_SECONDS
 from dislock.errors import ConfigurationError
 from tests.support.examples import examples

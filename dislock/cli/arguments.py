@@ -1,0 +1,97 @@
+"""From the words of a command line to options, the URL's variable and a command; no value is looked at here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dislock.cli.options import OPTIONS
+from dislock.errors import ConfigurationError
+
+# As in the package: loading typing's one takes longer than this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dislock.cli.actions import Action, Modifier
+
+_BY_OPTION = {option.option: option for option in OPTIONS}
+USAGE = "usage: dislock [options] URL_VARIABLE command [argument ...]; see dislock --help"
+
+
+class Help:
+    """The user asked for help."""
+
+
+class Version:
+    """The user asked for the version."""
+
+
+class Arguments(NamedTuple):
+    options: dict[str, str]
+    url_variable: str | None
+    command: list[str]
+    action: Action | None = None
+    words: Mapping[str, Any] = {}
+
+
+def parse(
+    argv: Sequence[str], options: dict[str, str], extras: list[tuple[Action | Modifier, str]]
+) -> Arguments | Help | Version:
+    """Fills ``options`` and ``extras`` on the way, so that what was read before a mistake is known too."""
+    rest = list(argv)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word in ("--help", "-h"):
+            return Help()
+        if word == "--version":
+            return Version()
+        name, equals, value = word.partition("=")
+        option = _BY_OPTION.get(name)
+        if option is None and (extra := _extra(name)):
+            if equals and not extra.metavar:
+                raise ConfigurationError(f"{name} takes no value")
+            if extra.metavar and not equals:
+                value = _next(name, rest)
+            extras.append((extra, value))
+            continue
+        if option is None:
+            # An unknown word may be anything, a secret too; only what looks like an option's name is repeated.
+            shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z_-]{0,30}", name) else ""
+            raise ConfigurationError(f"unknown option{shown}; see dislock --help")
+        if not equals:
+            value = _next(name, rest)
+        options[option.variable] = value
+    if extras:
+        return _asked(options, extras, rest)
+    variable, command = rest[0] if rest else None, rest[1:]
+    if command and command[0].partition("=")[0] in {*_BY_OPTION, "--help", "--version"}:
+        raise ConfigurationError(f"options belong in front of the URL variable; {USAGE}")
+    return Arguments(options, variable, command[1:] if command[:1] == ["--"] else command)
+
+
+def _next(name: str, rest: list[str]) -> str:
+    """The value of an option that is a word of its own."""
+    # An option in the place of a value: the value was forgotten, or came from an empty variable.
+    if not rest or rest[0].partition("=")[0] in _BY_OPTION:
+        raise ConfigurationError(f"{name} needs a value")
+    return rest.pop(0)
+
+
+def _extra(name: str) -> Action | Modifier | None:
+    from dislock.cli.actions import find_action, find_modifier
+
+    return find_action(name) or find_modifier(name)
+
+
+def _asked(options: dict[str, str], extras: Sequence[tuple[Action | Modifier, str]], rest: list[str]) -> Arguments:
+    """The arguments of an operator's command."""
+    from dislock.cli.actions import chosen
+
+    action, words = chosen(extras)
+    command = rest[1:]
+    if command and not action.command:
+        raise ConfigurationError(f"{action.option} runs no command: nothing may follow the URL variable")
+    command = command[1:] if command[:1] == ["--"] else command
+    return Arguments(options, rest[0] if rest else None, command, action, words)
