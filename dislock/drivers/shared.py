@@ -222,9 +222,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop that looks names up in daemon threads: none is kept, and none keeps the program from its end."""
 
-    #: Whoever is interrupted while it makes one leaves nothing to be closed.
-    _closed = True
-
     def __init__(self) -> None:
         # Not epoll, which a forked child would share.
         super().__init__(getattr(selectors, "PollSelector", selectors.SelectSelector)())
@@ -265,7 +262,8 @@ class _Courier:
         #: To be called once the connections are closed, if nobody needs them.
         self.at_rest: list[Callable[[], None]] = []
         self.group = Group(database, table)
-        self._loop = _Loop()
+        #: Made in the thread: whoever is interrupted while he starts it leaves nothing to be closed.
+        self._loop: _Loop | None = None
         self._news = asyncio.Event()
         self.over = False
         #: Whether others can find it; it does not end before.
@@ -278,12 +276,13 @@ class _Courier:
             self.thread.start()
         except RuntimeError as error:
             # A limit of the system, or an interpreter that is shutting down.
-            self._loop.close()
             raise DatabaseUnavailableError(f"no thread could be started for the lock: {error}") from None
 
     def wake(self) -> None:
-        with suppress(RuntimeError):  # it has just ended
-            self._loop.call_soon_threadsafe(self._news.set)
+        # Without a loop the thread has not begun, and looks into its inbox first.
+        if self._loop:
+            with suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._news.set)
 
     def _may_end(self) -> bool:
         if self.inbox or not self.group.hub.over or not (self.listed or clock() > self._born + LONGEST_SLEEP):
@@ -299,6 +298,7 @@ class _Courier:
 
     def _serve(self) -> None:
         decline_signals()
+        self._loop = _Loop()
         try:
             self._loop.run_until_complete(self._work())
         finally:
