@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.artifact.contract import interpreters
+from tests.artifact.pythons import interpreters
 from tests.artifact.support import PLAIN_PATH, Zipapp, finish, links, one_line, start
 from tests.support.contract import YEARLY
 from tests.support.need import need, need_program
