@@ -247,7 +247,7 @@ class TestEnvironment:
     def environment_of_the_command(
         self, zipapp: Zipapp, shell: list[str], url: str, given: dict[bytes, bytes]
     ) -> dict[bytes, bytes]:
-        ours = {"DATABASE_URL": url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY, **zipapp.environment}
+        ours = {"DATABASE_URL": url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY, "CRON_TZ": "UTC", **zipapp.environment}
         environment = {os.fsencode(k): os.fsencode(v) for k, v in ours.items()} | given
         # cat, and no shell, which would change it again.
         done = subprocess.run(
@@ -288,6 +288,7 @@ class TestEnvironment:
             "DATABASE_URL": database_url,
             "LOCK_KEY": "job",
             "CRON_SCHEDULE": YEARLY,
+            "CRON_TZ": "UTC",
             **zipapp.environment,
             "PATH": path,
         }
