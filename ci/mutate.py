@@ -26,8 +26,8 @@ from ci.environments import ROOT, CannotMake, clean_environ
 from ci.kinds import main_environment
 
 RULES = "dislock/protocol"
-#: What the tests import and read. The documents are left out: tests of what they say notice no rule.
-COPIED = ("dislock", "pg_advisory_lock", "benchmarks", "build", "ci", "examples", "tests", "pyproject.toml")
+#: What the unit tests import and read.
+COPIED = ("dislock", "pg_advisory_lock", "benchmarks", "build", "ci", "docs", "examples", "tests", "pyproject.toml")
 UNIT = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
 #: In the order in which they run: what is quick and notices most comes first.
 TESTS = {

@@ -28,7 +28,7 @@ INSIDE = BUILD / "zipapp" / "inside"
 MODULES = ("place", "start", "unpack", "ahead", "complete", "tidy", "script")
 # Files of an installation that say how this machine made it, or that nothing in the archive reads.
 LEFT_OUT = re.compile(
-    r"(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
+    r"^share/|(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
 )
 #: Of Python's own modules, those that are missing where it was built without its libraries' headers, and two that
 #: are missing where a distribution cut its packages to the minimum.

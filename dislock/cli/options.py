@@ -273,11 +273,11 @@ GIVEN = (
 EXAMPLES = (
     (
         "At most one start per tick, on any number of hosts (crontab)",
-        "0 0 * * * dislock --lock-key=job --schedule=@daily --time-zone=UTC DATABASE_URL ./run",
+        "CRON_TZ=UTC\n    0 0 * * * dislock --lock-key=job --schedule=@daily DATABASE_URL ./run",
     ),
     (
         "One run at a time, whenever it is started",
-        "LOCK_KEY=import LOCK_STRATEGY=lease dislock DATABASE_URL python3 import.py --all",
+        "LOCK_KEY=import LOCK_STRATEGY=lease dislock DATABASE_URL ./import.py --all",
     ),
     (
         "Both",
@@ -286,11 +286,11 @@ EXAMPLES = (
     ),
     (
         "Several replicas that migrate one database when they start",
-        "dislock --lock-key=migrate --strategy=lease --wait=300 DATABASE_URL ./migrate",
+        "dislock --lock-key=migrate --strategy=lease --wait=600 \\\n      DATABASE_URL ./migrate",
     ),
     (
         "One success per tick; a host that waits takes over from one that fails",
         "dislock --lock-key=report --strategy=schedule,lease --schedule='0 3 * * *' \\\n"
-        "      --time-zone=UTC --slot-consumed-by=success --wait=3600 DATABASE_URL ./report",
+        "      --time-zone=UTC --slot-consumed-by=success --wait=3600 \\\n      DATABASE_URL ./report",
     ),
 )

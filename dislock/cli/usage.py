@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Iterable
 from textwrap import wrap
 
 from dislock._version import __version__
 from dislock.cli.actions import ACTIONS, MODIFIERS, Action, Modifier
 from dislock.cli.options import EXAMPLES, EXIT_CODES, GIVEN, GROUPS, OPTIONS, Option
+from dislock.drivers.versions import libpq
 
 _WIDTH = 79
 
 
 def version() -> str:
-    """What ``--version`` prints."""
-    return f"dislock {__version__}\n"
+    """What ``--version`` prints: what a report of a fault has to name."""
+    # The zipapp's own modules, where this runs out of one.
+    build = getattr(sys.modules.get("_bootstrap.start"), "BUILD", "")
+    parts = [f"build {build}"] if build else []
+    parts += [f"{platform.python_implementation()} {platform.python_version()}", f"libpq {libpq()}"]
+    return f"dislock {__version__} ({', '.join(parts)})\n"
 
 
 def usage() -> str:
@@ -55,7 +62,7 @@ def usage() -> str:
         *_indented("Print this."),
         "",
         "  --version",
-        *_indented("Print the version."),
+        *_indented("Print the version, the zipapp's build, and the versions of Python and libpq."),
     ]
     lines += ["", "In the command's environment:", *_table(GIVEN)]
     lines += ["", "Exit codes:", *_table(EXIT_CODES)]

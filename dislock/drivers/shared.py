@@ -51,7 +51,8 @@ class Group:
     def __init__(self, database: Database, table: list[str]) -> None:
         senses = Senses(clock, time.time, random.random, report)
         self.hub = Hub(tuple(target.name for target in database.targets), senses, self)
-        self._drivers = {line: aio.Tasks(database, table) for line in (self.hub.main, self.hub.side)}
+        self._make_driver = partial(aio.Tasks, database, table)
+        self._drivers: dict[Line, aio.Tasks] = {}
         self._leaves: dict[Line, aio.Leave] = {}
         self._tasks: dict[Line, asyncio.Task[None]] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -62,7 +63,8 @@ class Group:
             # A loop that goes on in a forked child is a copy: the connections and the leases are the parent's.
             return
         leave = self._leaves[line] = aio.Leave()
-        task = asyncio.get_running_loop().create_task(self._drivers[line].run(line.serve(), leave))
+        driver = self._drivers.setdefault(line, self._make_driver())
+        task = asyncio.get_running_loop().create_task(driver.run(line.serve(), leave))
         self._tasks[line] = task
         task.add_done_callback(partial(self._ended, line))
 
@@ -90,6 +92,8 @@ class Group:
             del self._tasks[line]
         error = None if task.cancelled() else task.exception()
         self.hub.stopped(line, error)
+        if line not in self.hub.lines:
+            del self._drivers[line], self._leaves[line]
 
 
 # In an event loop of the program's own
@@ -199,18 +203,16 @@ async def _undisturbed(done: asyncio.Future[Any], cancel: Callable[[], None]) ->
 
 # In a thread of our own
 
-#: Guards the list of threads. Re-entrant: a signal handler or a finalizer may use a lock in the midst of it.
-_guard = threading.RLock()
+#: No lock guards it: whoever is interrupted by an exception while it has one may keep it for ever.
 _couriers: dict[Key, _Courier] = {}
 #: What a forked child has from its parent: never used again, and never closed, because the sockets are shared.
 _inherited: list[object] = []
 
 
 def _forget() -> None:
-    # The parent's threads are not here, and its lock may be held for ever.
-    global _guard, _couriers
-    _inherited.append(_couriers)
-    _guard, _couriers = threading.RLock(), {}
+    # The parent's threads are not here.
+    _inherited.append(dict(_couriers))
+    _couriers.clear()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -260,9 +262,13 @@ class _Courier:
         #: To be called once the connections are closed, if nobody needs them.
         self.at_rest: list[Callable[[], None]] = []
         self.group = Group(database, table)
-        self._loop = _Loop()
+        #: Made in the thread: whoever is interrupted while he starts it leaves nothing to be closed.
+        self._loop: _Loop | None = None
         self._news = asyncio.Event()
         self.over = False
+        #: Whether others can find it; it does not end before.
+        self.listed = False
+        self._born = clock()
         self.thread = threading.Thread(target=self._serve, name="dislock-leases", daemon=True)
 
     def start(self) -> None:
@@ -270,15 +276,29 @@ class _Courier:
             self.thread.start()
         except RuntimeError as error:
             # A limit of the system, or an interpreter that is shutting down.
-            self._loop.close()
             raise DatabaseUnavailableError(f"no thread could be started for the lock: {error}") from None
 
     def wake(self) -> None:
-        with suppress(RuntimeError):  # it has just ended
-            self._loop.call_soon_threadsafe(self._news.set)
+        # Without a loop the thread has not begun, and looks into its inbox first.
+        if self._loop:
+            with suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._news.set)
+
+    def _may_end(self) -> bool:
+        if self.inbox or not self.group.hub.over or not (self.listed or clock() > self._born + LONGEST_SLEEP):
+            return False
+        if _couriers.get(self._key) is self:
+            del _couriers[self._key]
+        # Whoever has put something in since then may not have seen that this one is not listed any more.
+        if self.inbox and (other := _couriers.setdefault(self._key, self)) is not self:
+            while self.inbox:
+                other.inbox.append(self.inbox.popleft())
+            other.wake()
+        return not self.inbox
 
     def _serve(self) -> None:
         decline_signals()
+        self._loop = _Loop()
         try:
             self._loop.run_until_complete(self._work())
         finally:
@@ -295,11 +315,9 @@ class _Courier:
                 waiting, self.at_rest = self.at_rest, []
                 for ring in waiting:
                     ring()
-                with _guard:
-                    if self.group.hub.over and not self.inbox:
-                        if _couriers.get(self._key) is self:
-                            del _couriers[self._key]
-                        return
+                if self._may_end():
+                    return
+                await asyncio.sleep(0)
             else:
                 await self._news.wait()
 
@@ -515,14 +533,19 @@ class SharedThreads:
 
     def post(self, action: Callable[[_Courier], None]) -> _Courier:
         """Has the thread do something; starts it if need be."""
-        with _guard:
+        while True:
             courier = _couriers.get(self._key)
             if courier is None or not courier.thread.is_alive():
                 if sys.is_finalizing():
                     raise DatabaseUnavailableError("the interpreter ends, and starts no thread for a lock any more")
-                courier = _Courier(self._key, self._database, self._table)
-                courier.start()
-                _couriers[self._key] = courier
+                if courier:
+                    _couriers.pop(self._key, None)
+                fresh = _Courier(self._key, self._database, self._table)
+                fresh.start()
+                courier = _couriers.setdefault(self._key, fresh)
+                fresh.listed = True
             courier.inbox.append(action)
-        courier.wake()
-        return courier
+            courier.wake()
+            # It may just have ended; what is done twice is done once.
+            if _couriers.get(self._key) is courier:
+                return courier

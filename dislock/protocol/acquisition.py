@@ -156,9 +156,10 @@ class Acquisition(Recording):
             if not loss:
                 answer = yield from self._ask(lease.renewal, lease.try_until(now))
                 loss = lease.learn(answer, self._clock())
-                self._report_renewal(lease, answer)
-                if answer.leave and not loss:
-                    return None
+                if not loss:
+                    self._report_renewal(lease, answer)
+                    if answer.leave:
+                        return None
             if loss:
                 self._lose(loss)
                 return loss

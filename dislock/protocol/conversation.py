@@ -82,6 +82,8 @@ class Conversation:
             self._doubtful = not isinstance(statement, READS) or self._doubtful
         else:
             self._answered = self._clock()
+            if isinstance(answer, Done) and answer.sent is not None:
+                self._sent = answer.sent
         return answer
 
     def _ask_again(self, make: Make, by: float, fresh: float, *, prove: bool = False) -> Steps[Answer]:

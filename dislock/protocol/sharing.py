@@ -8,6 +8,8 @@ of their steps as a driver would. Its own two connections are protocols too (``L
 - ``side`` carries all else, one statement after the other: renewals that are asked alone before releases, releases
   before claims. It is opened when it is needed, and closed when it was idle for a while. As long as nothing is renewed
   ``main`` does its work, so that one lease needs one connection.
+
+Where a statement is not answered, the others do not wait for its connection: they get a further one.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ SPREAD = 4
 LEAST = 0.02
 #: Seconds after its last use at which the side connection is closed.
 IDLE = 5.0
+#: Seconds after which the others do not wait for a statement's connection any more, and how many there are at most.
+STUCK, MOST_LINES = 0.5, 4
 #: Seconds that a line has to say itself that a statement was not answered.
 LATE = 0.05
 #: How statements that are asked alone go before each other.
@@ -94,7 +98,7 @@ class Seat:
 class Member:
     """One run of one protocol."""
 
-    __slots__ = ("asked", "context", "ended", "keeps", "seat", "since", "steps", "ticket", "until")
+    __slots__ = ("asked", "cause", "context", "ended", "keeps", "seat", "since", "steps", "ticket", "until")
 
     def __init__(self, seat: Seat, steps: Steps[Any], ended: Ended, context: Context, *, keeps: bool) -> None:
         self.seat, self.steps, self.ended = seat, steps, ended
@@ -104,6 +108,8 @@ class Member:
         self.keeps = keeps
         self.asked = False
         self.ticket: Ticket | None = None
+        #: Why its last statement that was sent has failed.
+        self.cause = ""
         #: While it waits: since when and until when.
         self.since = self.until = math.nan
 
@@ -120,7 +126,8 @@ class Ticket:
 
     def __init__(self, member: Member, statement: Statement, by: float) -> None:
         self.member, self.statement, self.by = member, statement, by
-        self.answered = self.sent = False
+        self.answered = False
+        self.sent: float | None = None
         if isinstance(statement, MoveExpiry) and member.keeps:
             self.rank = RENEWAL
         else:
@@ -140,8 +147,9 @@ class Hub:
     def __init__(self, targets: tuple[str, ...], senses: Senses, carrier: Carrier) -> None:
         self._clock = senses.clock
         self._carrier = carrier
-        self.main = Line(self, targets, senses)
-        self.side = Line(self, targets, senses)
+        self._make_line = partial(Line, self, targets, senses)
+        self.main = self._make_line()
+        self._sides = [self._make_line()]
         self._members: dict[Member, None] = {}
         self._keepers: dict[Member, None] = {}
         self._seats: set[Seat] = set()
@@ -158,9 +166,13 @@ class Hub:
         return not self._members and not self._seats
 
     @property
-    def resting(self) -> bool:
-        """Nothing is under way on either line."""
-        return not self.main.running and not self.side.running
+    def side(self) -> Line:
+        return self._sides[0]
+
+    @property
+    def lines(self) -> list[Line]:
+        """There are more than two as long as one is stuck."""
+        return [self.main, *self._sides]
 
     # For the driver around it
 
@@ -205,6 +217,8 @@ class Hub:
     def stopped(self, line: Line, error: BaseException | None = None) -> None:
         """The run of ``line.serve()`` has ended; ``error``: not as it should."""
         line.running = False
+        if line in self._sides[1:] and not line.connected:
+            self._sides.remove(line)
         for ticket in line.dropped():
             if error is None:
                 self.answer(ticket, Unanswered())
@@ -219,7 +233,7 @@ class Hub:
     def next_job(self, line: Line) -> Job | None:
         if line is self.main and (beat := self._next_beat()):
             return Job(beat, beat=True)
-        if line is self._carries_all_else():
+        if line in self._carriers():
             while self._queue:
                 ticket = heappop(self._queue)[3]
                 # One that is too late gets its answer from its timer.
@@ -229,10 +243,10 @@ class Hub:
 
     def unused(self, line: Line) -> bool:
         """Whether the line's connection is to be closed."""
-        return self.over or (line is self.side and line.used + IDLE <= self._clock())
+        return self.over or (line is not self.main and line.used + IDLE <= self._clock())
 
     def idle_at(self, moment: float) -> None:
-        """The side line may have nothing to do any more then."""
+        """A line may have nothing to do any more then."""
         self._at(moment, lambda: None)
 
     @property
@@ -252,6 +266,10 @@ class Hub:
         ticket.answered = True
         member = ticket.member
         member.ticket = None
+        if isinstance(answer, Done):
+            member.cause, answer = "", answer._replace(sent=ticket.sent)
+        elif isinstance(answer, Failed):
+            member.cause = answer.failure.text
         self._advance(member, answer._replace(leave=member.told()))
 
     def confirm(self, tickets: Sequence[Ticket], answer: Answer, *, connected: bool) -> None:
@@ -269,6 +287,7 @@ class Hub:
         elif isinstance(answer, Failed) and connected and len(tickets) > 1:
             # It may be the fault of one of them.
             for ticket in tickets:
+                ticket.member.cause = answer.failure.text
                 self._ask_alone(ticket)
         else:
             for ticket in tickets:
@@ -309,13 +328,14 @@ class Hub:
             self._at(ticket.by, partial(self._too_late, ticket))
             if ticket.rank == RENEWAL:
                 self._renewals.append(ticket)
-                self._make_way(self.main, ticket)
+                if self.main.job and self.main.rank != RENEWAL:
+                    self._replace_main()
             else:
                 self._ask_alone(ticket)
             return None
         if isinstance(step, Connect):
             # The lines connect by themselves. But whoever asks for another connection had no luck with this one.
-            for line in (self.main, self.side):
+            for line in self.lines:
                 line.stale = line.stale or line.soured
             member.seat.open = True
             self._seats.add(member.seat)
@@ -350,16 +370,37 @@ class Hub:
     def _ask_alone(self, ticket: Ticket) -> None:
         if not ticket.answered:
             heappush(self._queue, (ticket.rank, ticket.by, next(self._serial), ticket))
-            self._make_way(self._carries_all_else(), ticket)
+            self._at(self._clock() + STUCK, lambda: None)
+            for line in self.lines:
+                if line.job and line.patient:
+                    # What may wait for long gives way to whoever comes. A renewal can be tried again.
+                    line.patient = False
+                    self._carrier.hurry(line)
 
-    def _make_way(self, line: Line, ticket: Ticket) -> None:
-        """What may wait for long gives way to whoever comes, and everything to a renewal."""
-        if line.job and (line.patient or (ticket.rank == RENEWAL and line.rank != RENEWAL)):
-            line.patient = False
-            self._carrier.hurry(line)
+    def _carriers(self) -> list[Line]:
+        """What carries all else, in the order in which they are started."""
+        return self._sides if self._keepers else self.lines
 
-    def _carries_all_else(self) -> Line:
-        return self.side if self._keepers else self.main
+    def _next_carrier(self) -> Line | None:
+        """Which line to start for the statements that wait; None: one is at work already, or there is none left."""
+        for line in self._carriers():
+            if not line.running:
+                return line
+            if not line.job or self._clock() < line.begun + STUCK:
+                return None
+        if len(self.lines) == MOST_LINES:
+            return None
+        self._sides.append(self._make_line())
+        return self._sides[-1]
+
+    def _replace_main(self) -> None:
+        """Renewals do not wait for anything else: the line that has none of it under way becomes the main one."""
+        idle = next((number for number, line in enumerate(self._sides) if not line.job), None)
+        if idle is not None:
+            self.main, self._sides[idle] = self._sides[idle], self.main
+        elif len(self.lines) < MOST_LINES:
+            self._sides.append(self.main)
+            self.main = self._make_line()
 
     def _next_beat(self) -> list[Ticket]:
         now = self._clock()
@@ -379,19 +420,19 @@ class Hub:
     def _too_late(self, ticket: Ticket) -> None:
         if ticket.answered:
             return
-        under_way = any(ticket in line.job for line in (self.main, self.side))
+        under_way = any(ticket in line.job for line in self.lines)
         if under_way and self._clock() < ticket.by + LATE:
             self._at(ticket.by + LATE, partial(self._too_late, ticket))
             return
-        if ticket.sent:
+        if ticket.sent is not None:
             self.answer(ticket, Unanswered())
         else:
-            self.answer(ticket, Failed(Failure(NO_ANSWER if under_way else NOT_SENT)))
+            self.answer(ticket, Failed(Failure(ticket.member.cause or (NO_ANSWER if under_way else NOT_SENT))))
         self._hurry_for_leavers()
 
     def _hurry_for_leavers(self) -> None:
         """Nobody is left who needs the answer for longer than ``LINGER``."""
-        for line in (self.main, self.side):
+        for line in self.lines:
             if line.running and line.job and all(t.answered or t.member.asked for t in line.job):
                 self._carrier.hurry(line)
 
@@ -402,16 +443,19 @@ class Hub:
 
     def _stir(self) -> None:
         """Starts the lines that have something to do, and sets the alarm."""
-        for line in (self.main, self.side):
-            if not line.running and (self._wanted(line) or (line.connected and self.unused(line))):
-                line.running = True
-                self._carrier.start(line)
+        for line in self.lines:
+            if (line is self.main and self._renewals) or (line.connected and self.unused(line)):
+                self._start(line)
+        if self._queue and (carrier := self._next_carrier()):
+            self._start(carrier)
         if self._timers and self._timers[0][0] < self._alarm:
             self._alarm = self._timers[0][0]
             self._carrier.call_at(self._alarm)
 
-    def _wanted(self, line: Line) -> bool:
-        return bool((line is self.main and self._renewals) or (line is self._carries_all_else() and self._queue))
+    def _start(self, line: Line) -> None:
+        if not line.running:
+            line.running = True
+            self._carrier.start(line)
 
 
 class Line(Conversation):
@@ -428,7 +472,8 @@ class Line(Conversation):
         self.patient = False
         #: The last statement failed on this connection; somebody wanted another one since.
         self.soured = self.stale = False
-        self.used = -math.inf
+        #: When it began with what it has under way, and when it had last ended something.
+        self.begun = self.used = -math.inf
 
     @property
     def connected(self) -> bool:
@@ -437,7 +482,7 @@ class Line(Conversation):
     def serve(self) -> Steps[None]:
         """Carries out what there is to do. The connection stays open unless nobody needs it."""
         while job := self._hub.next_job(self):
-            self.job = job.tickets
+            self.job, self.begun = job.tickets, self._clock()
             if job.beat:
                 yield from self._beat(job.tickets)
             else:
@@ -446,7 +491,7 @@ class Line(Conversation):
             self.used = self._clock()
         if self._hub.unused(self):
             yield from self._close()
-        elif self is self._hub.side:
+        elif self is not self._hub.main:
             self._hub.idle_at(self.used + IDLE)
 
     def dropped(self) -> Sequence[Ticket]:
@@ -461,7 +506,7 @@ class Line(Conversation):
 
         def make(now: float, by: float) -> RenewMany:
             for ticket in tickets:
-                ticket.sent = True
+                ticket.sent = now
             return renew_many([ticket.statement for ticket in tickets], lock_timeout(now, by))
 
         answer = yield from self._try(make, tickets[0].by)
@@ -480,7 +525,7 @@ class Line(Conversation):
                 self._hub.answer(ticket, refusal)
 
         def make(now: float, by: float) -> Statement:
-            ticket.sent = True
+            ticket.sent = now
             if isinstance(statement, READS):
                 return statement
             self.patient = ticket.rank == RENEWAL and self._hub.alone

@@ -90,6 +90,8 @@ class Done(NamedTuple):
     rows: tuple[Any, ...] = ()
     leave: bool = False
     doubt: str = ""
+    sent: float | None = None
+    """When the statement was sent, where it had to wait for others before that."""
 
 
 class Failed(NamedTuple):

@@ -63,8 +63,9 @@ def test_wheel_and_source_distribution(tmp_path: Path) -> None:
     assert {name.partition("/")[0] for name in names} == {
         "dislock",
         "pg_advisory_lock",
-        wheel.name.replace("-py3-none-any.whl", ".dist-info"),
+        *(wheel.name.replace("-py3-none-any.whl", f".{part}") for part in ("dist-info", "data")),
     }
+    assert [name for name in names if name.endswith(".data/data/share/man/man1/dislock.1")] != []
     with tarfile.open(source) as packed:
         inside = {member.name.partition("/")[2] for member in packed}
     # Nothing but the checkout: no wheel made a moment ago, no cache.

@@ -200,7 +200,7 @@ class History(Scene):
         started = host.since + self.now * host.rate
         if wait is None:
             wait = self.wait * rng.random()
-        plan = Plan(self.targets, owner, self.connect_timeout, started, delay, slot, terms, wait)
+        plan = Plan(self.targets, owner, self.connect_timeout, started, delay, slot, terms, wait=wait)
         self.start(host, plan, mode, tick)
 
     def start(self, host: Host, plan: Plan, mode: str, tick: int | None) -> None:

@@ -51,7 +51,7 @@ class Program:
         self.locks: list[Lock] = []
         senses = Senses(self.clock, history.true_wall, history.rng.random, lambda _: None)
         self.hub = history.make_hub(history.targets, senses, self)
-        self.drivers = {line: Simulated(Wire(self, line)) for line in (self.hub.main, self.hub.side)}
+        self.drivers: dict[Line, Simulated] = {}
         self.leaves: dict[Line, Leave] = {}
 
     # For its hub
@@ -61,7 +61,8 @@ class Program:
         self.soon(partial(self._begin, line))
 
     def _begin(self, line: Line) -> None:
-        self.drivers[line].run(line.serve(), self.leaves[line], lambda _, __: self.hub.stopped(line))
+        driver = self.drivers.setdefault(line, Simulated(Wire(self, line)))
+        driver.run(line.serve(), self.leaves[line], lambda _, __: self.hub.stopped(line))
 
     def hurry(self, line: Line) -> None:
         self.soon(partial(self.drivers[line].request, self.leaves[line]))

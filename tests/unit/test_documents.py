@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
+import shutil
+import subprocess
+from inspect import getdoc
 from pathlib import Path
 
 import pytest
 
 import dislock
+import pg_advisory_lock.aio
 from dislock import aio
 from dislock.cli.actions import ACTIONS, MODIFIERS
 from dislock.cli.arguments import Help, Version
 from dislock.cli.asked import Unanswerable
-from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS, Option
+from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS
 from dislock.cli.settings import load
 from dislock.protocol.records import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESSES
 
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+#: What is read in a hurry, or first.
+EASY = [README, ROOT / "docs" / "start.md", ROOT / "docs" / "howto.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="the documents are not installed with the package")
 
@@ -31,32 +38,27 @@ def tables(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows]
 
 
-def plain(cell: str) -> str:
-    return cell.replace("`", "")
+def test_what_is_made_from_the_code_is_up_to_date() -> None:
+    from build.pages import generated
+
+    stale = [file for file, text in generated.fresh().items() if not file.exists() or file.read_text() != text]
+    assert [str(file.relative_to(ROOT)) for file in stale] == [], "build/docs --refresh writes them anew"
 
 
-SETTINGS = {plain(row[0]): row for row in tables(README.read_text()) if len(row) == 4} if README.exists() else {}
+def test_each_setting_and_exit_code_is_on_its_page() -> None:
+    for document, names in (
+        ("README.md", [name for option in OPTIONS for name in (option.variable, option.option)]),
+        ("docs/settings.md", [name for option in OPTIONS for name in (option.variable, option.option)]),
+        ("docs/exit-codes.md", [code for code, _ in EXIT_CODES]),
+        ("build/pages/dislock.1", [action.option.replace("-", r"\-") for action in ACTIONS]),
+    ):
+        text = (ROOT / document).read_text()
+        assert [name for name in names if name not in text] == [], document
+    assert f"| {dislock.LEASE_LOST_EXIT_CODE} |" in (ROOT / "docs/exit-codes.md").read_text()
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.variable)
-def test_the_readme_has_each_setting_with_its_option_and_default(option: Option) -> None:
-    row = SETTINGS[option.variable]
-    assert plain(row[1]) == option.option
-    if option.default is not None:
-        assert plain(row[2]) == option.default
-    elif option.shown.startswith("required"):
-        assert plain(row[2]) == option.shown
-    else:
-        # Derived ones are said in words, with the same numbers.
-        assert re.findall(r"[\d.]+", row[2]) == re.findall(r"[\d.]+", option.shown)
-        assert row[2]
-    assert row[3]
-
-
-def test_the_readme_has_no_setting_that_does_not_exist() -> None:
-    known = {option.variable for option in OPTIONS}
-    assert {name for name in SETTINGS if re.fullmatch(r"[A-Z_]+", name)} == known
-    options = {each.option for each in (*OPTIONS, *ACTIONS, *MODIFIERS)}
+def test_the_documents_use_no_option_that_does_not_exist() -> None:
+    options = {word.option for word in (*OPTIONS, *ACTIONS, *MODIFIERS)} | {"--help", "--version"}
     commands = [
         command
         for document in DOCUMENTS
@@ -101,13 +103,47 @@ def test_the_operations_have_each_of_the_operators_commands_and_the_journals_for
     )
 
 
-def test_the_readme_has_each_exit_code() -> None:
-    rows = {plain(row[0]): row[1] for row in tables(README.read_text()) if len(row) == 2}
-    told = " ".join(f"{code} {meaning}" for code, meaning in rows.items())
-    for code, _ in EXIT_CODES:
-        assert re.search(rf"(?<!\d){re.escape(code)}(?!\d)", told) or code == "other", code
-    assert "the command's own" in rows
-    assert set(rows) >= {"0", "1", "2", str(dislock.LEASE_LOST_EXIT_CODE), "126, 127"}
+def test_the_man_page_can_be_read() -> None:
+    if shutil.which("man") is None:
+        pytest.skip("there is no man on this machine")
+    shown = subprocess.run(
+        ["man", str(ROOT / "build/pages/dislock.1")],
+        env={**os.environ, "MANWIDTH": "100", "LC_ALL": "C", "MANPAGER": "cat", "MANROFFOPT": "-ww"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stderr == ""
+    text = re.sub(r".\x08", "", shown.stdout)
+    assert [option.option for option in OPTIONS if option.option not in text] == []
+    assert "dislock - run a command under locks" in text
+
+
+def test_the_page_of_messages_has_what_is_printed() -> None:
+    page = (ROOT / "docs" / "messages.md").read_text()
+    for text in (
+        "`no command was given; …`",
+        "`the lease … was lost: …`",
+        "`cannot run …: …`",
+        "`must be terminate or continue, not …`",
+        "`timeout_in_ms must be an int, not …`",
+    ):
+        assert text in page, text
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a document's prose: without code, tables, headings and targets of links."""
+    text = re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^(\||#).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    paragraphs = re.split(r"\n\s*\n|^\s*(?:[-*:]|\d+\.) ", text, flags=re.MULTILINE)
+    found = [re.split(r"(?<=[.!?])[*_]*\s+", " ".join(paragraph.split())) for paragraph in paragraphs]
+    return [sentence for each in found for sentence in each if sentence]
+
+
+@pytest.mark.parametrize("document", EASY, ids=lambda document: str(document.relative_to(ROOT)))
+def test_sentences_are_short(document: Path) -> None:
+    assert [each for each in sentences(document.read_text()) if len(each.split()) > 25] == []
 
 
 def test_the_readme_has_what_the_command_is_given() -> None:
@@ -123,6 +159,22 @@ def test_the_library_has_each_field_and_each_name() -> None:
             assert f"{field.default:.1f}" in row[2]
     for name in {*dislock.__all__, *aio.__all__} - {"__version__"}:
         assert re.search(rf"\b{name}\b", text), name
+
+
+def test_each_public_name_has_a_docstring() -> None:
+    named = {
+        f"{module.__name__}.{name}": getattr(module, name)
+        for module in (dislock, aio, pg_advisory_lock, pg_advisory_lock.aio)
+        for name in getattr(module, "__all__", ["PgAdvisoryLock"])
+    }
+    undocumented = []
+    for path, value in named.items():
+        if isinstance(value, type):
+            members = {f"{path}.{name}": member for name, member in vars(value).items() if not name.startswith("_")}
+            undocumented += [name for name, member in members.items() if callable(member) and not getdoc(member)]
+        if callable(value) and not getdoc(value):
+            undocumented.append(path)
+    assert undocumented == []
 
 
 def anchors(document: Path) -> set[str]:
@@ -150,16 +202,12 @@ def test_contributors_are_sent_to_what_there_is() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_every_document_can_be_found_from_the_readme() -> None:
-    found, open_ones = {README}, [README]
-    while open_ones:
-        document = open_ones.pop()
-        for target in re.findall(r"\]\(([^)\s#]+\.md)", document.read_text()):
-            file = (document.parent / target).resolve()
-            if "://" not in target and file not in found and file.exists():
-                found.add(file)
-                open_ones.append(file)
-    assert {each for each in DOCUMENTS if each.parent.name == "docs"} <= found
+def test_the_readme_lists_every_page() -> None:
+    listed = README.read_text().partition("## All pages\n")[2]
+    pages = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)\s#]+\.md)\)", listed)}
+    assert [
+        str(each.relative_to(ROOT)) for each in DOCUMENTS if each.is_relative_to(ROOT / "docs") and each not in pages
+    ] == []
 
 
 def test_the_changelog_keeps_its_format() -> None:

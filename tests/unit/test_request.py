@@ -135,8 +135,8 @@ def test_only_a_command_that_will_be_stopped_is_stopped_early(supervised: bool, 
 
 
 def test_what_is_planned_is_the_lock_and_no_more() -> None:
-    planned = Request(make(), ["lease", "schedule", "lease"])
-    assert planned.strategies == ("schedule", "lease")
+    request = Request(make(), ["lease", "schedule", "lease"])
+    assert request.strategies == ("schedule", "lease")
 
 
 @pytest.mark.parametrize("strategies", [("schedule",), ("lease",)])

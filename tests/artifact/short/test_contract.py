@@ -7,6 +7,7 @@ import pytest
 from tests.integration.cli import test_ends as ends
 from tests.integration.cli import test_runs as runs
 from tests.integration.cli import test_usage as usage
+from tests.integration.cli import test_waiting as waiting
 from tests.support.contract import Dislock
 
 pytestmark = pytest.mark.integration
@@ -26,6 +27,10 @@ class TestLease:
     test_they_reach_the_command_and_the_lease_is_freed = (
         ends.TestSignals.test_they_reach_the_command_and_the_lease_is_freed
     )
+
+
+class TestWaiting:
+    test_it_runs_as_soon_as_the_lease_is_free = waiting.TestWaiting.test_it_runs_as_soon_as_the_lease_is_free
 
 
 class TestCommand:

@@ -75,7 +75,15 @@ def test_a_schedule_only_run_becomes_the_command_but_not_as_pid_1(
     """As the first process of a container the wrapper has orphans to reap, and a command seldom knows how to."""
     if before and not possible():
         pytest.skip("no PID namespaces to be had")
-    command = [sys.executable, "-m", "dislock", "--lock-key=job", "--schedule=0 0 1 1 *", "DATABASE_URL"]
+    command = [
+        sys.executable,
+        "-m",
+        "dislock",
+        "--lock-key=job",
+        "--schedule=0 0 1 1 *",
+        "--time-zone=UTC",
+        "DATABASE_URL",
+    ]
     script = "echo $$ $PPID"
     done = subprocess.run(
         [*before, "sh", "-c", 'echo $$; exec "$@"', "sh", *command, "sh", "-c", script],

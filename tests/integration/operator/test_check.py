@@ -26,15 +26,21 @@ def test_a_line_of_a_crontab_checks_itself(operator: Dislock) -> None:
     assert re.search(r"^  lock table key_value +can be used$", ran.out, re.MULTILINE)
     assert re.search(r"^  journal runs +can be used$", ran.out, re.MULTILINE)
     assert re.search(r"^  clock +this host is -?0\.\d{3} s (ahead of|behind) it", ran.out, re.MULTILINE)
-    assert (
-        len(re.findall(r"^  next tick \d  \d{4}-\d\d-\d\d 02:30:00  \d{4}-\d\d-\d\d 0[01]:30:00$", ran.out, re.M)) == 5
-    )
+    assert len(re.findall(r"^  next tick \d +[\d-]{10} 02:30:00  [\d-]{10} 0[01]:30:00$", ran.out, re.M)) == 5
     assert "Doubtful" not in ran.out
     assert "Wrong" not in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
     # It locks nothing and runs nothing.
     assert operator.rows() == {}
     assert operator.sql("SELECT count(*) FROM runs") == [(0,)]
+
+
+def test_it_reminds_of_what_all_hosts_must_set_alike(operator: Dislock) -> None:
+    ran = operator.run(
+        "--check", "--strategy=schedule,lease", "--slot-consumed-by=success", "DATABASE_URL", "true", **SLOT
+    )
+    assert (ran.code, ran.err) == (0, "")
+    assert "all hosts of this key must set it so" in " ".join(ran.out.partition("Doubtful")[2].split())
 
 
 def test_what_is_doubtful_is_said_and_changes_no_exit_code(operator: Dislock) -> None:

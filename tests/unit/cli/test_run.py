@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ from dislock._version import __version__
 from dislock.cli import run as cli
 from dislock.cli.options import EXAMPLES, EXIT_CODES, GIVEN, OPTIONS
 from dislock.cli.output import complain, one_line
-from dislock.cli.usage import usage
+from dislock.cli.usage import usage, version
+from dislock.drivers.versions import libpq
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +45,6 @@ print(code, *sorted(heavy & set(sys.modules)))
     ("argv", "code"),
     [
         (["--help"], 0),
-        (["--version"], 0),
         (["--nonsense"], 2),
         (["DATABASE_URL"], 2),
         (["--ttl=x", "--strategy=lease", "--lock-key=k", "DATABASE_URL", "true"], 2),
@@ -111,12 +112,20 @@ def test_help_names_everything(capfd: pytest.CaptureFixture[str]) -> None:
     for name, meaning in (*EXIT_CODES, *GIVEN):
         assert f"{name} {meaning}" in text
     assert out.count("DATABASE_URL") == len(EXAMPLES)
-    assert max(len(line) for line in out.splitlines()) < 90
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
-    assert capfd.readouterr() == (f"dislock {__version__}\n", "")
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out == f"dislock {__version__} (CPython {platform.python_version()}, libpq {libpq()})\n"
+    assert libpq() != "none"
+
+
+def test_version_where_libpq_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    assert version().endswith(", libpq none)\n")
 
 
 def test_a_configuration_error_is_one_line_and_2(

@@ -152,7 +152,6 @@ def test_a_renewal_that_keeps_failing_is_told_at_once_then_once_a_minute_and_whe
     assert recovered.endswith(f"after {told[3][1] - first:.0f} s")
 
 
-@pytest.mark.xfail(strict=True, reason="keep() reports the renewal before it looks whether the answer is a loss")
 def test_a_renewal_that_finds_a_loss_is_not_told_as_a_renewal() -> None:
     script = holding(REFUSED, TAKEN)
     assert script.run(script.protocol.keep()) is not None

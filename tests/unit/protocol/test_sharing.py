@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 
 from dislock.protocol.plan import Senses
-from dislock.protocol.sharing import BEAT, IDLE, LATE, NOT_SENT, ROW_WAIT, Hub, Line, Member, Seat, renew_many
+from dislock.protocol.sharing import (
+    BEAT,
+    IDLE,
+    LATE,
+    MOST_LINES,
+    NOT_SENT,
+    ROW_WAIT,
+    STUCK,
+    Hub,
+    Line,
+    Member,
+    Seat,
+    renew_many,
+)
 from dislock.protocol.statements import ClaimLease, ClaimSlot, Held, Inspect, Moved, MoveExpiry, Renewed, RenewMany
 from dislock.protocol.steps import (
     LINGER,
@@ -35,13 +48,20 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.hub = Hub(("db",), Senses(lambda: self.now, lambda: self.now, lambda: 0.5, lambda _: None), self)
-        self.main, self.side = self.hub.main, self.hub.side
         self.running: dict[Line, Steps[None]] = {}
         self.steps: dict[Line, Step] = {}
         self.hurried: list[Line] = []
         self.connects = 0
         self._started: list[Line] = []
         self.alarm = 0.0
+
+    @property
+    def main(self) -> Line:
+        return self.hub.main
+
+    @property
+    def side(self) -> Line:
+        return self.hub.side
 
     def start(self, line: Line) -> None:
         self._started.append(line)
@@ -108,9 +128,13 @@ class Lock:
 
         def steps() -> Steps[None]:
             self.heard.append((yield Connect(0, self.world.now + seconds)))
-            self.heard.append((yield Execute(statement, self.world.now + seconds)))
+            self.hear((yield Execute(statement, self.world.now + seconds)))
 
         return self.run(steps())
+
+    def hear(self, answer: Answer) -> None:
+        """Without the moment at which it was sent."""
+        self.heard.append(answer._replace(sent=None) if isinstance(answer, Done) else answer)
 
     def keep(self, pause: float, seconds: float = 5.0) -> Lock:
         """Renews every ``pause`` seconds, until asked to leave."""
@@ -120,7 +144,7 @@ class Lock:
             number = 0
             while not (yield Wait(self.world.now + pause)).leave:
                 number += 1
-                self.heard.append((yield Execute(self.renewal(number), self.world.now + seconds)))
+                self.hear((yield Execute(self.renewal(number), self.world.now + seconds)))
                 if self.heard[-1].leave:
                     return
 
@@ -259,6 +283,7 @@ def test_one_lock_needs_one_connection(world: World, lock: Callable[[str], Lock]
 
 def test_renewals_go_before_releases_and_releases_before_claims(world: World, lock: Callable[[str], Lock]) -> None:
     keeper = lock("k").keep(10)
+    world.now = 109.8
     lock("first").ask(Inspect("first"), 60)
     lock("read").ask(Inspect("read"), 60)
     lock("freed").ask(lock("freed").renewal(), 60)
@@ -312,10 +337,10 @@ def test_a_claim_that_was_not_sent_leaves_nothing_in_doubt(
 
 
 def test_claims_are_asked_one_by_one_each_with_its_own_deadline(world: World, lock: Callable[[str], Lock]) -> None:
-    stuck, late, patient = lock("a").ask(claim("a"), 10), lock("b").ask(claim("b"), 3), lock("c").ask(claim("c"), 30)
-    world.pass_to(103.001)
+    stuck, late, patient = lock("a").ask(claim("a"), 0.3), lock("b").ask(claim("b"), 0.2), lock("c").ask(claim("c"), 30)
+    world.pass_to(100.201)
     assert late.heard[-1] == Failed(Failure(NOT_SENT)), "known not to have been sent"
-    world.pass_to(110.001)
+    world.pass_to(100.301)
     assert len(stuck.heard) == 1, "its line says so itself"
     world.answer(world.main, Unanswered())
     assert stuck.heard[-1] == Unanswered()
@@ -347,19 +372,64 @@ def test_a_renewal_may_wait_for_its_row_as_long_as_nobody_else_is_there(
     assert world.hurried == [world.side], "a claim is not hurried by another"
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["on the side", "on the main line"])
-def test_a_renewal_hurries_what_is_before_it(world: World, lock: Callable[[str], Lock], kept: bool) -> None:
-    keeper = lock("k")
-    if kept:
-        keeper.keep(10)
-    lock("a").ask(Inspect("a"), 60)
-    if kept:
-        world.pass_to(110)
-        world.answer(world.main, confirmed())
-    else:
-        keeper.keep(10)
-        world.pass_to(110)
-    assert world.hurried == [world.side if kept else world.main]
+def test_nobody_waits_for_long_for_a_connection_that_does_not_answer(world: World, lock: Callable[[str], Lock]) -> None:
+    stuck, second = lock("a").ask(claim("a"), 60), lock("b").ask(claim("b"), 60)
+    world.pass_to(100 + STUCK / 2)
+    assert world.asked(world.side) is None
+    world.pass_to(100 + STUCK)
+    assert world.asked(world.side).key == "b"
+    world.answer(world.side, Done((1,)))
+    assert second.heard[-1] == Done((1,))
+    assert not world.hurried
+    # As many as there may be, and no more.
+    for number in range(10):
+        lock(str(number)).ask(claim(str(number)), 60)
+        world.pass_to(world.now + STUCK)
+    assert len(world.hub.lines) == MOST_LINES
+    world.answer(world.main, Done((1,)))
+    assert stuck.heard[-1] == Done((1,))
+
+
+def test_what_was_opened_beside_a_stuck_one_goes_again(world: World, lock: Callable[[str], Lock]) -> None:
+    lock("k").keep(60)
+    for key in "ab":
+        lock(key).ask(Inspect(key), 60)
+        world.pass_to(world.now + STUCK)
+    first, second = world.hub.lines[1:]
+    world.answer(second, Done((1,)))
+    world.answer(first, Unanswered())
+    world.pass_to(world.now + IDLE)
+    assert world.hub.lines == [world.main, first]
+
+
+def test_renewals_wait_for_nothing_else(world: World, lock: Callable[[str], Lock]) -> None:
+    """A claim was begun when nothing was renewed, and is not answered."""
+    stuck = lock("a").ask(claim("a"), 60)
+    before = world.main
+    lock("k").keep(10)
+    world.pass_to(110)
+    assert world.main is not before
+    assert world.asked(world.main).keys == ["k", "k"]
+    world.answer(before, Done((1,)))
+    assert stuck.heard[-1] == Done((1,))
+
+
+def test_the_time_of_a_statement_counts_from_its_being_sent(world: World, lock: Callable[[str], Lock]) -> None:
+    """A lease that was long in the queue would be over at once; and the clock is not read when one asks for it."""
+    sent: list[float | None] = []
+
+    def steps() -> Steps[None]:
+        answer = yield Execute(claim("b"), 160)
+        assert isinstance(answer, Done)
+        sent.append(answer.sent)
+
+    lock("a").ask(claim("a"), 60)
+    lock("b").run(steps())
+    world.now = 100.3
+    world.answer(world.main, Done((1,)))
+    world.now = 100.4
+    world.answer(world.main, Done((1,)))
+    assert sent == [100.3]
 
 
 def test_whoever_asks_for_another_connection_after_a_failure_gets_one(
@@ -444,7 +514,7 @@ def test_with_the_last_lock_everything_is_closed(world: World, lock: Callable[[s
     world.hub.leave(keeper.seat)
     world.settle()
     assert world.hub.over
-    assert world.hub.resting
+    assert not world.running
     assert not world.main.connected
     assert not world.side.connected
 
