@@ -223,6 +223,11 @@ class Tasks:
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
 
+    def drop(self) -> None:
+        """Ends the connection without its loop."""
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
     async def close(self) -> None:
         """Closes the connection, if there is one."""
         if self._connection is not None:

@@ -87,7 +87,7 @@ def test_missing_privileges_and_a_missing_command_are_named(operator: Dislock) -
 
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("y\n", 0, False), ("n\n", 2, True), ("\n", 2, True)])
-def test_on_a_terminal_release_asks(operator: Dislock, on_this_host: None, answer: str, code: int, held: bool) -> None:
+def test_on_a_terminal_release_asks(operator: Dislock, answer: str, code: int, held: bool) -> None:
     operator.sql("INSERT INTO key_value VALUES ('cronjob-lock:lease:job', 'h:1', now() + interval '1 hour')")
     ours, theirs = pty.openpty()
     try:
