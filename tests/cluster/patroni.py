@@ -70,18 +70,18 @@ class Node:
         psutil.wait_procs(doomed, timeout=PATIENCE)
 
     def pause(self) -> None:
-        """SIGSTOP for all of it, right after a round of Patroni's.
-
-        One of 3.0.2 that stands still in the middle of a round finishes it when it wakes up, and overwrites the key of
-        whoever leads by then: both nodes are then left with a state that only an operator can mend.
-        """
-        with self._log.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            until(lambda: b"the leader with the lock" in log.read(), PATIENCE, "a round of Patroni's")
         self.send(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.send(signal.SIGCONT)
+
+    def resume_server(self) -> None:
+        """Lets the server go on, and Patroni not: both nodes take connections for as long as the test wants."""
+        patroni, *server = self.processes()
+        assert patroni.pid == self.patroni
+        for process in server:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def start(self) -> None:
         """Starts Patroni, which starts the server. It outlives the tests, as the one before it would have."""
