@@ -157,8 +157,8 @@ class Threads:
                     self._close()
                     self._link = link
                     return Done(leave=run.told())
-                link.abandon()
                 answer = self._explain(call, run, broken=False)
+                link.abandon()
                 if len(candidates) == 1:
                     return answer
                 failures.append(failure_at(target.name, candidate, answer))
@@ -188,10 +188,12 @@ class Threads:
         if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):
             return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
+        # First of all: the connection's thread reports what abandoning does to it as an error of the server.
+        answer = self._explain(call, run, broken=broken, journal=bool(step.journal))
         if broken:
             link.abandon()
             self._link = None
-        return self._explain(call, run, broken=broken, journal=bool(step.journal))
+        return answer
 
     def _watch(self, step: Watch, run: _Run) -> Answer:
         link = self._link
