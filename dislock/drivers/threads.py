@@ -57,6 +57,7 @@ class Threads:
 
     #: A run never waits for the thread that it is in.
     waits_in_vain = False
+    _clock = staticmethod(clock)
 
     def __init__(self, database: Database, table_parts: list[str]) -> None:
         self._database = database
@@ -222,8 +223,8 @@ class Threads:
         with self._changed:
             while not done():
                 if run.leave.requested and not asked:
-                    asked, until = True, min(until, clock() + linger)
-                remaining = until - clock()
+                    asked, until = True, min(until, self._clock() + linger)
+                remaining = until - self._clock()
                 if remaining <= 0:
                     return
                 try:

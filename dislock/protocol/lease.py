@@ -115,11 +115,11 @@ class Lease:
             if not row.moved:
                 return self.loss_of_guard(row, now)
             self._sent, self._answered_at, self._known = sent, row.now, [expires]
-            self._failures = 0
+            self._failures, self._trouble = 0, NO_ANSWER
             self.next_renewal = sent + self.terms.pause
         else:
-            # That there was no answer says less than an answer before it did.
-            if not (self._failures and isinstance(answer, Unanswered)):
+            # The last tries have little time; that one was not answered says less than what an earlier one was told.
+            if not isinstance(answer, Unanswered):
                 self._trouble = trouble(answer)
             if pending:
                 # A try without an answer that counts may have moved the row, or may yet: its value is ours as well.

@@ -10,6 +10,9 @@ from tests.faults.ledger.record import Ledger, Work, Wrapper
 LOST = 75
 #: A wrapper that was stopped or killed cannot end its command: what happens then is documented, and for this one alone.
 EXCUSES = {"pause", "kill"}
+#: Its row was changed by force, or the server's clock was set forward past the row's end: somebody else may begin
+#: before the holder has heard of it.
+TAKEN_AWAY = EXCUSES | {"force", "clock"}
 #: Lines of standard error for one wrapper: a warning about a clock or a release, and why it ended.
 LINES = 3
 
@@ -18,11 +21,13 @@ LINES = 3
 class Verdict:
     violations: list[str] = field(default_factory=list)
     excused: list[str] = field(default_factory=list)
-    """Overlaps of a run whose wrapper was paused or killed."""
+    """Overlaps of a run whose wrapper was paused or killed, or whose row was taken from it by force, by the server's
+    clock, or by a server that forgets."""
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def check(ledger: Ledger) -> Verdict:
+def check(ledger: Ledger, *, forgetful: bool = False) -> Verdict:
+    """``forgetful``: a failover of the server may have lost what it had confirmed, so anybody may be overlapped."""
     verdict = Verdict()
     owners = Counter(wrapper.owner for wrapper in ledger.wrappers)
     # Process numbers come round again after a while; then a name does not tell whose run it was.
@@ -30,7 +35,7 @@ def check(ledger: Ledger) -> Verdict:
     works = [work for work in ledger.works if owners[work.owner] <= 1]
     for name in ledger.unreadable:
         verdict.violations.append(f"{name} cannot be read")
-    _check_order(works, wrappers, verdict)
+    _check_order(works, wrappers, verdict, forgetful=forgetful)
     _check_codes(ledger, {work.owner: work for work in works}, wrappers, verdict)
     for work in works:
         if work.owner not in wrappers:
@@ -39,15 +44,15 @@ def check(ledger: Ledger) -> Verdict:
     return verdict
 
 
-def _check_order(works: list[Work], wrappers: dict[str, Wrapper], verdict: Verdict) -> None:
+def _check_order(works: list[Work], wrappers: dict[str, Wrapper], verdict: Verdict, *, forgetful: bool) -> None:
     """No two runs at one time, and each token larger than all before: in the order in which the commands began."""
     tokens = Counter(work.token for work in works)
     verdict.violations += [f"token {token} was given {times} times" for token, times in tokens.items() if times > 1]
     for index, later in enumerate(works):
         for earlier in works[:index]:
-            troubled = EXCUSES & (_done(earlier, wrappers) | _done(later, wrappers))
+            troubled = TAKEN_AWAY & (_done(earlier, wrappers) | _done(later, wrappers))
             overlap = later.start < earlier.last
-            if overlap and earlier.token < later.token and EXCUSES & _done(earlier, wrappers):
+            if overlap and earlier.token < later.token and (forgetful or TAKEN_AWAY & _done(earlier, wrappers)):
                 # The one that went on too long has the smaller token: whatever compares them refuses its work.
                 verdict.excused.append(f"{earlier} and {later}")
             elif overlap and later.token < earlier.token and EXCUSES & _done(later, wrappers):
@@ -91,9 +96,11 @@ def _judge(wrapper: Wrapper, work: Work | None, ledger: Ledger) -> tuple[str, st
     if code == 143:
         return "terminated", "" if "term" in wrapper.done else "terminated by nobody"
     if code == LOST:
-        return "lost", "" if "lost" in wrapper.err else "a loss without a word"
+        told = "lost" in wrapper.err or "was not sealed" in wrapper.err
+        return "lost", "" if told else "a loss without a word"
     if code == 1:
-        return "failed", "a failure to get the lock, and a run" if work else "" if wrapper.err else "no word why"
+        kind = "waited" if "in vain" in wrapper.err else "failed"
+        return kind, "a failure to get the lock, and a run" if work else "" if wrapper.err else "no word why"
     if work and code == wrapper.wanted:
         return "done", "" if work.finished else "the command did not come to its end"
     if code == 0 and not work:

@@ -6,15 +6,16 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-#: The command. A mark every 50 ms is the last sign of life of one that is killed; /proc/uptime is a clock that needs no
-#: program, and that libfaketime does not touch. $1: marks to set, $2: exit code, $3: what it does on SIGTERM.
+#: The command. A mark every 50 ms, or MARK_PAUSE, is the last sign of life of one that is killed; /proc/uptime is a
+#: clock that needs no program, and that libfaketime does not touch. $1: marks to set, or fewer if there is a file
+#: ``enough``, $2: exit code, $3: what it does on SIGTERM.
 COMMAND = r"""
 file=$LEDGER/command-$DISLOCK_FENCING_TOKEN-$$
 mark() { read -r up rest </proc/uptime; echo "$1 $up $DISLOCK_FENCING_TOKEN $DISLOCK_OWNER" >>"$file"; }
 case $3 in obey) trap 'mark term; exit 143' TERM ;; *) trap '' TERM ;; esac
 mark start
 n=$1
-while [ "$n" -gt 0 ]; do sleep 0.05; mark alive; n=$((n - 1)); done
+while [ "$n" -gt 0 ] && ! [ -e "$LEDGER/enough" ]; do sleep "${MARK_PAUSE:-0.05}"; mark alive; n=$((n - 1)); done
 mark end
 exit "$2"
 """
@@ -33,7 +34,7 @@ class Wrapper:
     code: int = -1
     err: str = ""
     done: list[str] = field(default_factory=list)
-    """What was done to this very process: ``kill``, ``term``, ``pause``."""
+    """What was done to it: ``kill``, ``term``, ``pause``; to its row: ``force``; to every row: ``clock``."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,14 @@ def test_a_line_of_a_crontab_checks_itself(operator: Dislock) -> None:
     assert operator.sql("SELECT count(*) FROM runs") == [(0,)]
 
 
+def test_it_reminds_of_what_all_hosts_must_set_alike(operator: Dislock) -> None:
+    ran = operator.run(
+        "--check", "--strategy=schedule,lease", "--slot-consumed-by=success", "DATABASE_URL", "true", **SLOT
+    )
+    assert (ran.code, ran.err) == (0, "")
+    assert "all hosts of this key must set it so" in " ".join(ran.out.partition("Doubtful")[2].split())
+
+
 def test_what_is_doubtful_is_said_and_changes_no_exit_code(operator: Dislock) -> None:
     for word in ("one", "two"):
         operator.run("DATABASE_URL", "echo", word, LOCK_KEY="job", LOCK_STRATEGY="lease")

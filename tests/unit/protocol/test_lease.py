@@ -189,3 +189,44 @@ def test_a_clock_that_was_set_back_never_moves_the_end_before_the_acquisition() 
     lease.renewal(110.0, 115.0)
     lease.learn(renewed(TOLD - 3600 * SECOND), 110.1)
     assert lease.renewal(120.0, 125.0).expires > lease.release(120.0, 125.0).expires > lease.token
+
+
+def test_a_last_try_without_an_answer_does_not_hide_the_cause() -> None:
+    lease = make()
+    lease.renewal(110.0, 120.0)
+    lease.learn(Failed(Failure("the disk is full")), 111.0)
+    lease.renewal(149.0, 149.2)
+    loss = lease.learn(Unanswered(), lease.stop_time)
+    assert loss
+    assert "in time: the disk is full" in loss.sentence
+
+
+def test_a_cause_that_has_passed_is_not_the_cause_of_a_later_loss() -> None:
+    lease = make()
+    lease.renewal(110.0, 120.0)
+    lease.learn(Failed(Failure("the disk is full")), 111.0)
+    lease.renewal(112.0, 120.0)
+    lease.learn(renewed(TOLD + 12 * SECOND), 112.0)
+    lease.renewal(122.0, 130.0)
+    loss = lease.learn(Unanswered(), lease.stop_time)
+    assert loss
+    assert "did not answer in time" in loss.sentence
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["no answer", "refused"])
+@pytest.mark.parametrize("outage", [1, 20, 35, 120])
+@pytest.mark.parametrize("grace", [0, 10, 30])
+@pytest.mark.parametrize("interval", [1, 3, 10])
+def test_a_ttl_by_the_rule_of_thumb_outlives_the_outage(interval: int, grace: int, outage: int, silent: bool) -> None:
+    """docs/high-availability.md: TTL = time without a primary + grace + 3 x interval."""
+    lease = make(ttl=outage + grace + 3 * interval, interval=interval, grace=grace, sent=0.0)
+    # The worst moment: the server goes away right before a renewal.
+    back = lease.next_renewal + outage
+    now = lease.next_renewal
+    while now < back:
+        until = lease.try_until(now)
+        lease.renewal(now, until)
+        now = until if silent else now
+        assert lease.learn(Unanswered() if silent else Failed(Failure("refused")), now) is None
+        now = max(now, lease.next_renewal)
+    assert now < lease.stop_time
