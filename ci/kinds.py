@@ -113,9 +113,15 @@ def _contract(artifact: str, options: Options, environ: Mapping[str, str], *more
 
 
 def _artifact(options: Options) -> Iterator[Outcome]:
-    yield from _folder("artifact", options)
-    # The tests of the build left it there.
-    yield _contract("zipapp", options, {"DISLOCK_TEST_PYZ": str(ROOT / "dist" / "dislock.pyz")})
+    environ = {"DISLOCK_TEST_PYZ": os.environ.get("DISLOCK_TEST_PYZ", "")}
+    if not environ["DISLOCK_TEST_PYZ"]:
+        built = _check("artifact", ["build/pyz"])
+        if built.trouble:
+            yield built
+            return
+        environ["DISLOCK_TEST_PYZ"] = str(ROOT / "dist" / "dislock.pyz")
+    yield _pytest("artifact", main_environment().interpreter, ["tests/artifact"], options, environ)
+    yield _contract("zipapp", options, environ)
 
 
 def _pytest(
@@ -159,6 +165,7 @@ def _image(options: Options) -> Iterator[Outcome]:
             yield Outcome("image", Tally(), lack="no Docker engine answers: start one, or set DOCKER_HOST")
             return
         yield from _folder("image", options)
+        # Those that tests/image has just made.
         made = {"DISLOCK_TEST_IMAGES": "keep"}
         yield _contract("folder", options, made)
         # What test_usage.py tries ends before anything that a container could change.

@@ -160,7 +160,8 @@ class Tasks:
             return rows_of(statement, await cursor.fetchall() if cursor.description else ())
 
         task = _start(execute())
-        await run.wait(task, cancel_time(step.by, clock()), linger=LINGER - CANCEL)
+        linger = 0.0 if step.queues else LINGER - CANCEL
+        await run.wait(task, cancel_time(step.by, clock()), linger=linger)
         if gave_up := not task.done():
             cancel(connection.pgconn)
             await run.wait(task, step.by, linger=CANCEL)
