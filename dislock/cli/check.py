@@ -193,8 +193,8 @@ def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
     yield from (f"runs are not recorded: {each.trouble}" for each in seen.tables if each.trouble and not each.needed)
     if settings.context.slot_consumed_by == "success":
         yield (
-            "ticks are consumed by success: all hosts of this key must use that, because a mixture can run a tick twice "
-            "or not at all"
+            "ticks are consumed by success: all hosts of this key must use that, because a mixture can run a tick "
+            "twice or not at all"
         )
     noise = max(settings.context.slot_tolerance_seconds / 2, CLOCK_NOISE)
     if settings.context.schedule is not None and abs(seen.offset) - seen.round_trip / 2 > noise:
