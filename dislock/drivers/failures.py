@@ -124,7 +124,7 @@ _CONNECTING = (
     ),
     (
         r"transaction blocks not allowed in statement pooling mode",
-        "an advisory lock needs a pool_mode of transaction or session for this database, or a connection past the pooler",
+        "an advisory lock needs the pool_mode transaction or session for this database, or a way past the pooler",
     ),
     (r"server does not support SSL", "the server offers no TLS, but sslmode asks for it"),
     (r"channel binding (is )?required", "the server offers none; check channel_binding in the database URL"),

@@ -149,7 +149,7 @@ def test_a_wait_in_vain_ends_with_an_error_of_its_own(make: MakeContext) -> None
 def test_a_pooler_that_allows_no_transaction_is_named(make: MakeContext, database_url: str) -> None:
     with PgBouncer(database_url, "statement") as pooler:
         context = make(url=pooler.url(database_url))
-        with pytest.raises(ConfigurationError, match="needs a pool_mode of transaction or session"):
+        with pytest.raises(ConfigurationError, match="needs the pool_mode transaction or session"):
             acquire_locks(context, ["advisory"]).__enter__()
 
 
