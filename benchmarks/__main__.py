@@ -17,7 +17,19 @@ from benchmarks.peers import ROOT, STORE
 from benchmarks.tables import filled, has_place
 
 #: In this order; a module of this package that has a function ``measure`` and is not named here comes after them.
-ORDER = ("overhead", "ending", "idle", "rates", "transactions", "herd", "many", "takeover", "capacity", "artifact")
+ORDER = (
+    "overhead",
+    "ending",
+    "idle",
+    "rates",
+    "transactions",
+    "herd",
+    "waiting",
+    "many",
+    "takeover",
+    "capacity",
+    "artifact",
+)
 RESULTS = STORE / "results.json"
 
 

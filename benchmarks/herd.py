@@ -38,11 +38,11 @@ def measure(bench: Bench) -> None:
                     # A quick run checks counts, however slow the machine is.
                     patience = {"LOCK_CONNECT_TIMEOUT_SECONDS": "60"} if bench.quick else {}
                     environment = bench.environment(url, **patience)
-                    _add(bench, table, size, name, _herd(bench, [argv0, "DATABASE_URL"], environment, size))
+                    _add(bench, table, size, name, _starts(bench, [argv0, "DATABASE_URL"], environment, size))
             if not bench.quick:
                 # With a claim of a key of its own in each round.
                 wrapper = shell_herd(program("psql"), url)
-                _add(bench, table, size, PSQL, _herd(bench, wrapper, bench.environment(url), size))
+                _add(bench, table, size, PSQL, _starts(bench, wrapper, bench.environment(url), size))
     table.notes.append(
         "`schedule`, all of one key and tick, each starting `true`, from a machine whose processors they share; on "
         "hosts of their own they would start faster and meet more closely. `not asked`: wrappers that ended with "
@@ -74,12 +74,16 @@ def _add(bench: Bench, table: Table, size: int, name: str, herd: Herd) -> None:
         bench.exactly(f"{name}, {case}: wrappers that could not ask", failed, 0)
 
 
-def _herd(bench: Bench, wrapper: list[str], environment: dict[str, str], size: int) -> Herd:
-    # Which of them ran is told by a file that each run makes anew.
+def _starts(bench: Bench, wrapper: list[str], environment: dict[str, str], size: int) -> Herd:
+    return herd(bench, [*wrapper, "/bin/sh", "-c"], environment, size, ': > "$0/$$"')
+
+
+def herd(bench: Bench, wrapper: list[str], environment: dict[str, str], size: int, script: str) -> Herd:
+    """Starts many at one instant, and waits for the last. The script makes a file in the folder ``$0`` for its run."""
     runs = bench.folder / f"herd-{time.monotonic_ns()}"
     runs.mkdir()
     url = environment["DATABASE_URL"]
-    command = [*wrapper, "/bin/sh", "-c", ': > "$0/$$"', str(runs)]
+    command = [*wrapper, script, str(runs)]
     gate, word = os.pipe()
     waiting = [
         subprocess.Popen(["/bin/sh", "-c", WAITER, str(gate), *command], env=environment, pass_fds=[gate], cwd="/")

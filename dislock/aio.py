@@ -44,7 +44,7 @@ class AcquiredLocks:
 
     async def __aenter__(self) -> LockSession:
         acquisition = self._acquisition = self._request.begin()
-        self._driver = self._make_driver()
+        self._driver = self._request.make_tasks()
         self._leave: Any = self._driver.leave()
         lost: asyncio.Event | None = None
         try:
@@ -60,16 +60,6 @@ class AcquiredLocks:
             await self._driver.run(acquisition.release(started=False))
             raise
         return LockSession(acquisition, lost)
-
-    def _make_driver(self) -> Any:
-        database, table = self._request.database, self._request.context.table_parts
-        if self._request.shares:
-            from dislock.drivers.shared import SharedTasks
-
-            return SharedTasks(database, table)
-        from dislock.drivers.aio import Tasks
-
-        return Tasks(database, table)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dislock.context import LockContext, Strategy
 from dislock.drivers.clock import clock
@@ -14,10 +14,6 @@ from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.schedule import Slot
 from dislock.protocol.steps import Steps
 from dislock.request import Request
-
-if TYPE_CHECKING:
-    from dislock.drivers.shared import SharedThreads
-    from dislock.drivers.threads import Threads
 
 #: Seconds that the renewals have to end when their block is left.
 STOP_SECONDS = 3.0
@@ -47,22 +43,12 @@ class Holding:
         ``recorded``: what runs under the locks, for the journal; None: nothing is recorded.
         """
         self.request = Request(context, strategies, supervised=supervised, jitter=jitter, recorded=recorded)
-        self._driver: Any = self._make_driver()
+        self._driver: Any = self.request.make_threads()
         self._leave_acquiring, self._leave_keeping = self._driver.leave(), self._driver.leave()
         self._started = started
         self._acquisition: Acquisition | None = None
         self._keeper: Any = None
         self._freed = False
-
-    def _make_driver(self) -> SharedThreads | Threads:
-        database, table = self.request.database, self.request.context.table_parts
-        if self.request.shares:
-            from dislock.drivers.shared import SharedThreads
-
-            return SharedThreads(database, table)
-        from dislock.drivers.threads import Threads
-
-        return Threads(database, table)
 
     @property
     def acquisition(self) -> Acquisition:

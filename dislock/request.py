@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections.abc import Coroutine, Iterable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dislock.context import NEEDS_BOTH, LeaseLossPolicy, LockContext, Strategy, advisory_parts, default_interval
-from dislock.drivers.clock import clock
+from dislock.drivers import surroundings
 from dislock.errors import ConfigurationError, DislockError
 from dislock.events import report
 from dislock.greenlets import refuse_greenlets
@@ -73,11 +72,17 @@ class Request:
         self._jitter = jitter
         self._recorded = recorded
         self._process: int | None = None
+        self._surroundings = surroundings.current()
         self._schedule: Schedule | None = None
         if "schedule" in self.strategies and context.next_run_time is None:
             if context.schedule is None:
                 raise ConfigurationError("the strategy schedule needs next_run_time or schedule")
             self._schedule = Schedule(context.schedule, context.time_zone)
+            if context.time_zone is None and (variable := _zone_of_the_host()):
+                raise ConfigurationError(
+                    f"{variable} in the environment sets the time zone of the database session on this host alone, and "
+                    "the schedule would be read in it: set time_zone"
+                )
         if context.slot_consumed_by == "success" and self.strategies != STRATEGIES:
             raise ConfigurationError(f"slot_consumed_by success {NEEDS_BOTH}")
         self._terms = self._make_terms() if "lease" in self.strategies else None
@@ -118,10 +123,21 @@ class Request:
         stops = self._supervised and not self.continues
         return AdvisoryPlan(advisory_key(parts), context.lock_key, context.kill_grace_seconds if stops else 0.0)
 
+    def make_threads(self) -> Any:
+        """A driver for synchronous code."""
+        return self._surroundings.threads(self.database, self.context, shares=self.shares)
+
+    def make_tasks(self) -> Any:
+        """A driver for the event loop that runs."""
+        return self._surroundings.tasks(self.database, self.context, shares=self.shares)
+
     def begin(self, started: float | None = None) -> Acquisition:
         """The acquisition, once. ``started``: when the process started, by ``drivers.clock``."""
         if self._process is not None:
             raise DislockError("this lock object was entered before: make a new one for each use")
+        if surroundings.current() is not self._surroundings:
+            # A test that means the in-memory table must not lock a real one, nor the other way round.
+            raise DislockError("this lock object was made on the other side of dislock.testing.in_memory()")
         self._process = os.getpid()
         context = self.context
         slot = None
@@ -134,7 +150,7 @@ class Request:
             targets=tuple(target.name for target in self.database.targets),
             owner=context.owner,
             connect_timeout=context.connect_timeout_seconds,
-            started=clock() if started is None else started,
+            started=self._surroundings.clock() if started is None else started,
             delay=self._delay(),
             slot=slot,
             lease=self._terms,
@@ -144,7 +160,7 @@ class Request:
             continues=self.continues,
             journal=self._journal(),
         )
-        senses = Senses(clock, time.time, random.random, report)
+        senses = Senses(self._surroundings.clock, self._surroundings.wall, random.random, report)
         if self._advisory is None:
             return Acquisition(plan, senses)
         from dislock.protocol.advisory import AdvisoryAcquisition
@@ -171,7 +187,9 @@ class Request:
             longest = min(
                 longest,
                 self._schedule.jitter_cap(
-                    datetime.now(timezone.utc), session_zone=None, tolerance=self.context.slot_tolerance_seconds
+                    datetime.fromtimestamp(self._surroundings.wall(), timezone.utc),
+                    session_zone=None,
+                    tolerance=self.context.slot_tolerance_seconds,
                 ),
             )
         return random.uniform(0.0, longest)  # noqa: S311 - spreads load, guards nothing
@@ -180,6 +198,13 @@ class Request:
     def forked(self) -> bool:
         """Whether this is a copy, in a child process, of a lock that the parent holds."""
         return os.getpid() != self._process
+
+
+def _zone_of_the_host() -> str | None:
+    """The variable of libpq by which this host gives sessions a zone of their own (the command line removes them)."""
+    if os.environ.get("PGTZ"):
+        return "PGTZ"
+    return "PGOPTIONS" if "timezone" in os.environ.get("PGOPTIONS", "").lower() else None
 
 
 def name_of(function: object) -> str:

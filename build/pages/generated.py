@@ -69,7 +69,9 @@ def settings_in_full() -> str:
     for group in GROUPS:
         lines += [f"## {group}", ""]
         for option in (each for each in OPTIONS if each.group == group):
-            lines += [f"### {option.variable}", "", f"`{option.option} {option.metavar}`. Default: {_default(option)}."]
+            default = _default(option)
+            shown = default.capitalize() if default.startswith("required") else f"Default: {default}"
+            lines += [f"### {option.variable}", "", f"`{option.option} {option.metavar}`. {shown}."]
             if option.strategies:
                 lines[-1] += " Read only with " + " or ".join(f"`{name}`" for name in option.strategies) + "."
             lines += ["", _markdown(option.help), ""]

@@ -205,6 +205,11 @@ def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
             f"two or more commands ran under this key: {', '.join(sorted(programs))}; each keeps the others from "
             "running, unless the key was meant for all of them"
         )
+    if settings.context.slot_consumed_by == "success":
+        yield (
+            "only a success closes a tick here: all hosts of this key must set it so, because a mixture can run a tick "
+            "twice or not at all"
+        )
 
 
 def _indented(text: str) -> list[str]:

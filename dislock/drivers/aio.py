@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -48,6 +48,10 @@ class Leave:
     def request(self) -> None:
         """Makes the run that was given this come to its end."""
         self.requested = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Makes the run look at the clock and at what it was told."""
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -59,6 +63,8 @@ class Leave:
 
 class Tasks:
     """Carries out steps for one protocol in one event loop."""
+
+    _clock = staticmethod(clock)
 
     def __init__(self, database: Database, table_parts: list[str]) -> None:
         self._database = database
@@ -76,7 +82,7 @@ class Tasks:
 
     async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
         """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
-        run = _Run(leave or Leave())
+        run = _Run(leave or Leave(), self._clock)
         try:
             step = next(steps)
             while True:
@@ -218,6 +224,11 @@ class Tasks:
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
 
+    def drop(self) -> None:
+        """Ends the connection without its loop."""
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
     async def close(self) -> None:
         """Closes the connection, if there is one."""
         if self._connection is not None:
@@ -228,13 +239,14 @@ class Tasks:
 class _Run:
     """What one run of a protocol has been told meanwhile."""
 
-    def __init__(self, leave: Leave) -> None:
-        self._leave = leave
+    def __init__(self, leave: Leave, now: Callable[[], float]) -> None:
+        self.leave = leave
+        self._clock = now
         self.cancelled: asyncio.CancelledError | None = None
 
     def told(self) -> bool:
         """Whether there was a request to leave; each request is told once."""
-        requested, self._leave.requested = self._leave.requested, False
+        requested, self.leave.requested = self.leave.requested, False
         return requested
 
     async def wait(self, task: asyncio.Future[Any] | None, until: float, linger: float | None = None) -> None:
@@ -243,17 +255,17 @@ class _Run:
         Without a task the request itself ends the waiting; with a task and ``linger=None`` requests change nothing.
         """
         while task is None or not task.done():
-            if self._leave.requested and (task is None or linger is not None):
-                until, linger = min(until, clock() + (linger or 0.0)), None
-            remaining = until - clock()
+            if self.leave.requested and (task is None or linger is not None):
+                until, linger = min(until, self._clock() + (linger or 0.0)), None
+            remaining = until - self._clock()
             if remaining <= 0:
                 return
-            waiting = {self._leave.waiter()} if task is None else {task, self._leave.waiter()}
+            waiting = {self.leave.waiter()} if task is None else {task, self.leave.waiter()}
             try:
                 await asyncio.wait(waiting, timeout=min(remaining, LONGEST_SLEEP), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError as cancelled:
                 self.cancelled = cancelled
-                self._leave.requested = True
+                self.leave.requested = True
 
 
 async def _connected(parameters: dict[str, Any]) -> psycopg.AsyncConnection[Any]:

@@ -83,6 +83,12 @@ class Group:
         while self.hub.over and (tasks := set(self._tasks.values())):
             await asyncio.wait(tasks)
 
+    def drop(self) -> None:
+        """Ends the connections of a loop that was closed."""
+        if os.getpid() == self._process:
+            for driver in self._drivers.values():
+                driver.drop()
+
     def _tick(self) -> None:
         if os.getpid() == self._process:
             self.hub.tick()
@@ -126,7 +132,7 @@ class SharedTasks:
     def _join(self) -> Group:
         if self._group is None or not self._seat.open:
             for where in [where for where in _groups if where[1].is_closed()]:
-                del _groups[where]
+                _groups.pop(where).drop()
             where = (os.getpid(), asyncio.get_running_loop(), _key(self._database, self._table))
             self._group = _groups.setdefault(where, Group(self._database, self._table))
         return self._group
@@ -203,18 +209,16 @@ async def _undisturbed(done: asyncio.Future[Any], cancel: Callable[[], None]) ->
 
 # In a thread of our own
 
-#: Guards the list of threads. Re-entrant: a signal handler or a finalizer may use a lock in the midst of it.
-_guard = threading.RLock()
+#: No lock guards it: whoever is interrupted by an exception while it has one may keep it for ever.
 _couriers: dict[Key, _Courier] = {}
 #: What a forked child has from its parent: never used again, and never closed, because the sockets are shared.
 _inherited: list[object] = []
 
 
 def _forget() -> None:
-    # The parent's threads are not here, and its lock may be held for ever.
-    global _guard, _couriers
-    _inherited.append(_couriers)
-    _guard, _couriers = threading.RLock(), {}
+    # The parent's threads are not here.
+    _inherited.append(dict(_couriers))
+    _couriers.clear()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -264,9 +268,13 @@ class _Courier:
         #: To be called once the connections are closed, if nobody needs them.
         self.at_rest: list[Callable[[], None]] = []
         self.group = Group(database, table)
-        self._loop = _Loop()
+        #: Made in the thread: whoever is interrupted while he starts it leaves nothing to be closed.
+        self._loop: _Loop | None = None
         self._news = asyncio.Event()
         self.over = False
+        #: Whether others can find it; it does not end before.
+        self.listed = False
+        self._born = clock()
         self.thread = threading.Thread(target=self._serve, name="dislock-leases", daemon=True)
 
     def start(self) -> None:
@@ -274,15 +282,29 @@ class _Courier:
             self.thread.start()
         except RuntimeError as error:
             # A limit of the system, or an interpreter that is shutting down.
-            self._loop.close()
             raise DatabaseUnavailableError(f"no thread could be started for the lock: {error}") from None
 
     def wake(self) -> None:
-        with suppress(RuntimeError):  # it has just ended
-            self._loop.call_soon_threadsafe(self._news.set)
+        # Without a loop the thread has not begun, and looks into its inbox first.
+        if self._loop:
+            with suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._news.set)
+
+    def _may_end(self) -> bool:
+        if self.inbox or not self.group.hub.over or not (self.listed or clock() > self._born + LONGEST_SLEEP):
+            return False
+        if _couriers.get(self._key) is self:
+            del _couriers[self._key]
+        # Whoever has put something in since then may not have seen that this one is not listed any more.
+        if self.inbox and (other := _couriers.setdefault(self._key, self)) is not self:
+            while self.inbox:
+                other.inbox.append(self.inbox.popleft())
+            other.wake()
+        return not self.inbox
 
     def _serve(self) -> None:
         decline_signals()
+        self._loop = _Loop()
         try:
             self._loop.run_until_complete(self._work())
         finally:
@@ -299,11 +321,9 @@ class _Courier:
                 waiting, self.at_rest = self.at_rest, []
                 for ring in waiting:
                     ring()
-                with _guard:
-                    if self.group.hub.over and not self.inbox:
-                        if _couriers.get(self._key) is self:
-                            del _couriers[self._key]
-                        return
+                if self._may_end():
+                    return
+                await asyncio.sleep(0)
             else:
                 await self._news.wait()
 
@@ -519,14 +539,19 @@ class SharedThreads:
 
     def post(self, action: Callable[[_Courier], None]) -> _Courier:
         """Has the thread do something; starts it if need be."""
-        with _guard:
+        while True:
             courier = _couriers.get(self._key)
             if courier is None or not courier.thread.is_alive():
                 if sys.is_finalizing():
                     raise DatabaseUnavailableError("the interpreter ends, and starts no thread for a lock any more")
-                courier = _Courier(self._key, self._database, self._table)
-                courier.start()
-                _couriers[self._key] = courier
+                if courier:
+                    _couriers.pop(self._key, None)
+                fresh = _Courier(self._key, self._database, self._table)
+                fresh.start()
+                courier = _couriers.setdefault(self._key, fresh)
+                fresh.listed = True
             courier.inbox.append(action)
-        courier.wake()
-        return courier
+            courier.wake()
+            # It may just have ended; what is done twice is done once.
+            if _couriers.get(self._key) is courier:
+                return courier

@@ -57,6 +57,7 @@ class Threads:
 
     #: A run never waits for the thread that it is in.
     waits_in_vain = False
+    _clock = staticmethod(clock)
 
     def __init__(self, database: Database, table_parts: list[str]) -> None:
         self._database = database
@@ -156,8 +157,8 @@ class Threads:
                     self._close()
                     self._link = link
                     return Done(leave=run.told())
-                link.abandon()
                 answer = self._explain(call, run, broken=False)
+                link.abandon()
                 if len(candidates) == 1:
                     return answer
                 failures.append(failure_at(target.name, candidate, answer))
@@ -188,10 +189,12 @@ class Threads:
         if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):
             return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
+        # First of all: the connection's thread reports what abandoning does to it as an error of the server.
+        answer = self._explain(call, run, broken=broken, journal=bool(step.journal))
         if broken:
             link.abandon()
             self._link = None
-        return self._explain(call, run, broken=broken, journal=bool(step.journal))
+        return answer
 
     def _watch(self, step: Watch, run: _Run) -> Answer:
         link = self._link
@@ -228,8 +231,8 @@ class Threads:
         with self._changed:
             while not done():
                 if run.leave.requested and not asked:
-                    asked, until = True, min(until, clock() + linger)
-                remaining = until - clock()
+                    asked, until = True, min(until, self._clock() + linger)
+                remaining = until - self._clock()
                 if remaining <= 0:
                     return
                 try:

@@ -27,8 +27,12 @@ OWN = 7
 LONG_TTL = 60.0
 #: Below the time that a killed leader leaves the cluster without one, and above that of a switchover.
 SHORT_TTL = 10.0
+#: Marks of a command that is to last as long as the block, and not for ever when the tests are killed.
+HOLDS = 2000
 #: Nothing that a wrapper does takes longer; then it is killed, which the checker will hear of.
 STUCK = 240.0
+#: The lanes in which a lease is held all the time.
+HOLDING = ("steady", "hasty", "late")
 SEALING = {
     "LOCK_STRATEGY": "schedule,lease",
     "LOCK_SLOT_CONSUMED_BY": "success",
@@ -105,7 +109,7 @@ class Crowd:
         def seen() -> bool:
             for key, lane in self.lanes.items():
                 runs, ended = before[key]
-                if key.startswith(("steady", "hasty")):
+                if key.startswith(HOLDING):
                     if not lane.runs:
                         return False
                 elif lane.runs <= runs or lane.ended <= ended + 1:
@@ -118,6 +122,21 @@ class Crowd:
         """Enters a fault in every lane's records."""
         for lane in self.lanes.values():
             append(lane.folder / "faults", Fault(now(), kind, target))
+
+    def begin_late(self, number: int) -> None:
+        """More wrappers take a lease of their own each, now, and hold it; each has a rival who wants it too."""
+        # Seldom renewed, so that the rival often comes first when there is a server again.
+        seldom = {"LOCK_LEASE_INTERVAL": 10}
+        lanes = [self._lane(f"late-{each}", LONG_TTL, seldom) for each in range(number)]
+        before = len(self._actors)
+        for lane in lanes:
+            self._actor(self._hold, lane, self._urls[0])
+        for actor in self._actors[before:]:
+            actor.start()
+        until(lambda: all(lane.runs for lane in lanes), STUCK / 2, "the late ones")
+        for lane in lanes:
+            self._actor(self._rival, [lane])
+            self._actors[-1].start()
 
     def _assign(self) -> None:
         two_hosts, proxied, pooled = self._urls
@@ -156,7 +175,7 @@ class Crowd:
     def _hold(self, chance: random.Random, lane: Lane, url: str) -> None:
         """Holds the lease until the end, and takes it again where it was lost."""
         while not self._stop.is_set():
-            self._run(lane, url, marks=10**6, wanted=OWN, pause=0.5)
+            self._run(lane, url, marks=HOLDS, wanted=OWN, pause=0.5)
             self._stop.wait(chance.uniform(0.5, 1))
 
     def _rival(self, chance: random.Random, lanes: list[Lane]) -> None:
@@ -203,7 +222,7 @@ class Crowd:
                 break
             except subprocess.TimeoutExpired:
                 # One that holds runs as long as the block; the time of all others is bounded.
-                if not self._stop.is_set() and marks > 1000:
+                if not self._stop.is_set() and marks == HOLDS:
                     limit = time.monotonic() + STUCK
                 elif time.monotonic() > limit:
                     process.kill()

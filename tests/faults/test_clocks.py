@@ -11,9 +11,8 @@ import pytest
 
 from tests.faults.conftest import LEASE, SLOT, Start, Table, furnish
 from tests.faults.wrapper import PATIENCE, Run, alive
-from tests.support.clock import shifted
+from tests.support.clock import Settable, shifted
 from tests.support.postgres import Postgres
-from tests.support.programs import scratch
 from tests.support.wait import until
 
 pytestmark = pytest.mark.integration
@@ -112,24 +111,6 @@ def test_a_hosts_clock_that_is_set_in_mid_run_changes_nothing(
         until(partial(table.renewed, end), PATIENCE, "a renewal")
     assert run.tell().ended() == (0, "")
     assert table.live() == {}
-
-
-class Settable:
-    """A wall clock that can be set while its processes run; in a folder that the server's account can read."""
-
-    def __init__(self) -> None:
-        folder = scratch("clock-")
-        folder.chmod(0o755)
-        self._file = folder / "offset"
-        self.set("+0")
-        fixed = {name: value for name, value in shifted(0.0).items() if name != "FAKETIME"}
-        self.environment = {**fixed, "FAKETIME_TIMESTAMP_FILE": str(self._file), "FAKETIME_NO_CACHE": "1"}
-
-    def set(self, offset: str) -> None:
-        new = self._file.with_suffix(".new")
-        new.write_text(offset)
-        new.chmod(0o644)
-        new.rename(self._file)
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dislock.drivers.memory_table import Row, Table
 from dislock.errors import LockNotAcquiredError
 from dislock.protocol.acquisition import LEAVE_SECONDS
 from dislock.protocol.leasing import LOOK_PAUSE
 from dislock.protocol.steps import LINGER
+from tests.simulation.calls import Call
 from tests.simulation.process import SUPERVISED, Process
-from tests.simulation.table import Call, Row, Table
 
 if TYPE_CHECKING:
     from tests.simulation.history import History

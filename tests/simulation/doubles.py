@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dislock.drivers.memory_table import Row, Rows
 from dislock.errors import DatabaseUnavailableError, DislockError, LockNotAcquiredError, Loss, UnknownOutcomeError
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.conversation import Make
@@ -17,10 +18,10 @@ from dislock.protocol.plan import SlotPlan
 from dislock.protocol.schedule import Slot
 from dislock.protocol.statements import FreeAndSeal, GiveBackSlot, Held, MoveExpiry, to_micros
 from dislock.protocol.steps import Answer, Connect, Done, Failed, Failure, Steps, Wait, proven
+from tests.simulation.calls import Call
 from tests.simulation.checks import WatchedTable
 from tests.simulation.history import Rules
 from tests.simulation.process import LIBRARY
-from tests.simulation.table import Call, Row, Rows
 
 
 class NoTolerance(Acquisition):

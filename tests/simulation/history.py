@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from dislock.drivers.memory_table import Row
 from dislock.protocol.acquisition import Acquisition
 from dislock.protocol.lease import Lease, Terms
 from dislock.protocol.plan import Plan, SlotPlan
@@ -18,7 +19,6 @@ from tests.simulation.process import PATIENCE, SUPERVISED, Host, Process
 from tests.simulation.scene import BLOWS, SECOND, START, Scene
 from tests.simulation.server import Server
 from tests.simulation.stats import Stats
-from tests.simulation.table import Row
 
 #: More events than this mean that something turns in a circle.
 MOST_EVENTS = 200_000

@@ -6,9 +6,10 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dislock.drivers.memory_table import Row, Table
 from dislock.protocol.statements import ClaimLease, ClaimSlot, FreeAndSeal, ReadClock
 from dislock.protocol.steps import Failure
-from tests.simulation.table import Call, Row, Table
+from tests.simulation.calls import Call
 
 if TYPE_CHECKING:
     from tests.simulation.history import History

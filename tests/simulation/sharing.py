@@ -11,18 +11,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from dislock.drivers.memory_table import Row
 from dislock.errors import DislockError, Loss, LossReason
 from dislock.protocol.plan import Plan, Senses
 from dislock.protocol.sharing import Hub, Line, Member, Seat, Ticket
 from dislock.protocol.statements import Moved, MoveExpiry, Renewed, RenewMany
 from dislock.protocol.steps import Answer, Done, Failure, Steps
+from tests.simulation.calls import Call
 from tests.simulation.checks import Checks, Grant, WatchedTable
 from tests.simulation.driver import Leave, Simulated
 from tests.simulation.history import LEASE_KEY, History, Rules
 from tests.simulation.process import LIBRARY, SUPERVISED, Host, Process
 from tests.simulation.server import Server
 from tests.simulation.stats import Stats
-from tests.simulation.table import Call, Row
 
 DELAYS = "delays nobody else"
 #: The keys of the other leases of a program.

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.need import need
+from tests.support.programs import scratch
 
 PLACES = (
     "/usr/lib/*/faketime/libfaketimeMT.so.1",
@@ -38,3 +39,21 @@ def shifted(seconds: float) -> dict[str, str]:
         # Times of files are compared with nothing here, and pyc files would be made anew at each start.
         "NO_FAKE_STAT": "1",
     }
+
+
+class Settable:
+    """A wall clock that can be set while its processes run; in a folder that the server's account can read."""
+
+    def __init__(self) -> None:
+        folder = scratch("clock-")
+        folder.chmod(0o755)
+        self._file = folder / "offset"
+        self.set("+0")
+        fixed = {name: value for name, value in shifted(0.0).items() if name != "FAKETIME"}
+        self.environment = {**fixed, "FAKETIME_TIMESTAMP_FILE": str(self._file), "FAKETIME_NO_CACHE": "1"}
+
+    def set(self, offset: str) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(offset)
+        new.chmod(0o644)
+        new.rename(self._file)

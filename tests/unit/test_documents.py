@@ -8,11 +8,13 @@ import re
 import shlex
 import shutil
 import subprocess
+from inspect import getdoc
 from pathlib import Path
 
 import pytest
 
 import dislock
+import pg_advisory_lock.aio
 from dislock import aio
 from dislock.cli.actions import ACTIONS, MODIFIERS
 from dislock.cli.arguments import Help, Version
@@ -25,7 +27,7 @@ ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
 #: What is read in a hurry, or first.
-EASY = [README, ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+EASY = [README, ROOT / "docs" / "start.md", ROOT / "docs" / "howto.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="the documents are not installed with the package")
 
@@ -157,6 +159,22 @@ def test_the_library_has_each_field_and_each_name() -> None:
             assert f"{field.default:.1f}" in row[2]
     for name in {*dislock.__all__, *aio.__all__} - {"__version__"}:
         assert re.search(rf"\b{name}\b", text), name
+
+
+def test_each_public_name_has_a_docstring() -> None:
+    named = {
+        f"{module.__name__}.{name}": getattr(module, name)
+        for module in (dislock, aio, pg_advisory_lock, pg_advisory_lock.aio)
+        for name in getattr(module, "__all__", ["PgAdvisoryLock"])
+    }
+    undocumented = []
+    for path, value in named.items():
+        if isinstance(value, type):
+            members = {f"{path}.{name}": member for name, member in vars(value).items() if not name.startswith("_")}
+            undocumented += [name for name, member in members.items() if callable(member) and not getdoc(member)]
+        if callable(value) and not getdoc(value):
+            undocumented.append(path)
+    assert undocumented == []
 
 
 def anchors(document: Path) -> set[str]:

@@ -31,8 +31,10 @@ class Report:
             *(f"  {number:4} {kind}" for kind, number in sorted(self.faults.items())),
             f"runs {counts['runs']}, of which came to their own end {counts['done']}; skips {counts['skipped']}; "
             f"losses (75) {counts['lost']}; failures (1) {counts['failed']}; "
+            f"waited in vain (1) {counts['waited']}; "
             f"terminated {counts['terminated']}; killed {counts['killed']}",
-            f"overlaps of a wrapper that was paused or killed (the tokens tell): {len(self.verdict.excused)}",
+            "overlaps of a run that was paused or killed, or lost its row (the tokens tell): "
+            f"{len(self.verdict.excused)}",
             f"violations: {len(self.verdict.violations)}",
             *(f"  {violation}" for violation in self.verdict.violations),
         ]

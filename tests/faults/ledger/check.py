@@ -10,6 +10,9 @@ from tests.faults.ledger.record import Ledger, Work, Wrapper
 LOST = 75
 #: A wrapper that was stopped or killed cannot end its command: what happens then is documented, and for this one alone.
 EXCUSES = {"pause", "kill"}
+#: Its row was changed by force, or the server's clock was set forward past the row's end: somebody else may begin
+#: before the holder has heard of it.
+TAKEN_AWAY = EXCUSES | {"force", "clock"}
 #: Lines of standard error for one wrapper: a warning about a clock or a release, and why it ended.
 LINES = 3
 
@@ -18,7 +21,8 @@ LINES = 3
 class Verdict:
     violations: list[str] = field(default_factory=list)
     excused: list[str] = field(default_factory=list)
-    """Overlaps of a run whose wrapper was paused or killed, or which a server that forgets has allowed."""
+    """Overlaps of a run whose wrapper was paused or killed, or whose row was taken from it by force, by the server's
+    clock, or by a server that forgets."""
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -46,9 +50,9 @@ def _check_order(works: list[Work], wrappers: dict[str, Wrapper], verdict: Verdi
     verdict.violations += [f"token {token} was given {times} times" for token, times in tokens.items() if times > 1]
     for index, later in enumerate(works):
         for earlier in works[:index]:
-            troubled = EXCUSES & (_done(earlier, wrappers) | _done(later, wrappers))
+            troubled = TAKEN_AWAY & (_done(earlier, wrappers) | _done(later, wrappers))
             overlap = later.start < earlier.last
-            if overlap and earlier.token < later.token and (forgetful or EXCUSES & _done(earlier, wrappers)):
+            if overlap and earlier.token < later.token and (forgetful or TAKEN_AWAY & _done(earlier, wrappers)):
                 # The one that went on too long has the smaller token: whatever compares them refuses its work.
                 verdict.excused.append(f"{earlier} and {later}")
             elif overlap and later.token < earlier.token and EXCUSES & _done(later, wrappers):
@@ -95,7 +99,8 @@ def _judge(wrapper: Wrapper, work: Work | None, ledger: Ledger) -> tuple[str, st
         told = "lost" in wrapper.err or "was not sealed" in wrapper.err
         return "lost", "" if told else "a loss without a word"
     if code == 1:
-        return "failed", "a failure to get the lock, and a run" if work else "" if wrapper.err else "no word why"
+        kind = "waited" if "in vain" in wrapper.err else "failed"
+        return kind, "a failure to get the lock, and a run" if work else "" if wrapper.err else "no word why"
     if work and code == wrapper.wanted:
         return "done", "" if work.finished else "the command did not come to its end"
     if code == 0 and not work:

@@ -34,7 +34,7 @@ class Wrapper:
     code: int = -1
     err: str = ""
     done: list[str] = field(default_factory=list)
-    """What was done to this very process: ``kill``, ``term``, ``pause``."""
+    """What was done to it: ``kill``, ``term``, ``pause``; to its row: ``force``; to every row: ``clock``."""
 
 
 @dataclass(frozen=True)

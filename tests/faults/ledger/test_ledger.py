@@ -70,10 +70,27 @@ def test_two_at_one_time_of_a_paused_wrapper_is_excused_if_its_token_is_the_smal
     assert any("two at one time" in violation for violation in found)
 
 
+@pytest.mark.parametrize("word", ["force", "clock"])
+def test_a_run_that_lost_its_row_may_be_overlapped_and_overlaps_nobody(word: str) -> None:
+    robbed = wrapper(1, 0, 9, 75, done=[word])
+    assert verdict([robbed, wrapper(2, 1, 9)], [work(1, 1, 6, finished=False), work(2, 5, 8)]) == ([], 1)
+    robbed = wrapper(2, 1, 9, 75, done=[word])
+    found, _ = verdict([wrapper(1, 0, 9), robbed], [work(1, 1, 6), work(2, 5, 8, finished=False)])
+    assert any("two at one time" in violation for violation in found)
+
+
 def test_a_pause_of_the_other_one_is_no_excuse() -> None:
     wrappers = [wrapper(1, 0, 9, 75), wrapper(2, 1, 9, 75, done=["pause"])]
     found, _ = verdict(wrappers, [work(1, 1, 6, finished=False), work(2, 5, 8, finished=False)])
     assert any("two at one time" in violation for violation in found)
+
+
+def test_a_server_that_forgets_excuses_an_overlap_only_if_the_tokens_tell() -> None:
+    ledger = Ledger(4.0, [wrapper(1, 0, 9, 75), wrapper(2, 1, 9)], [], [work(1, 1, 6, finished=False), work(2, 5, 8)])
+    assert check(ledger).violations
+    assert len(check(ledger, forgetful=True).excused) == 1
+    ledger = Ledger(4.0, [wrapper(3, 0, 9, 75), wrapper(2, 1, 9)], [], [work(3, 1, 6, finished=False), work(2, 5, 8)])
+    assert check(ledger, forgetful=True).violations
 
 
 def test_success_on_a_lock_that_another_had_is_a_violation() -> None:
@@ -99,6 +116,7 @@ def test_a_token_twice_is_a_violation() -> None:
         pytest.param(wrapper(1, 0, 5, 0), work(1, 1, 4, finished=False), id="a success that did not come to its end"),
         pytest.param(wrapper(1, 0, 5, 0), None, id="a skip for nobody"),
         pytest.param(wrapper(1, 0, 5, 75, err=""), work(1, 1, 4), id="a loss without a word"),
+        pytest.param(wrapper(1, 0, 5, 75, err="the run succeeded\n"), work(1, 1, 4), id="a seal without a word"),
         pytest.param(wrapper(1, 0, 5, 1, err="no lock\n"), work(1, 1, 4), id="a failure that ran"),
         pytest.param(wrapper(1, 0, 5, 1), None, id="a failure without a word"),
         pytest.param(wrapper(1, 0, 5, 143), None, id="terminated by nobody"),

@@ -28,6 +28,7 @@ class Troubles:
         self._chance = random.Random(f"{seed}-troubles")
         self._due: list[tuple[float, Undo]] = []
         self.counts: Counter[str] = Counter()
+        self._ahead = 0.0
         self._thread = threading.Thread(target=self._work)
         self._failure: BaseException | None = None
         self._kinds: dict[str, tuple[int, Callable[[], str | None]]] = {
@@ -47,6 +48,8 @@ class Troubles:
             "backend frozen": (6, self._freeze),
             "connections exhausted": (3, self._crowd),
             "row locked": (5, lambda: self._lock("SELECT FROM key_value FOR UPDATE")),
+            "row changed by force": (4, self._force),
+            "server's clock set forward": (3, self._set_clock),
             "table locked": (3, lambda: self._lock("LOCK TABLE key_value IN EXCLUSIVE MODE")),
         }
 
@@ -143,7 +146,7 @@ class Troubles:
     def _restart(self) -> str:
         self._world.server.stop("immediate")
         time.sleep(self._chance.uniform(0.0, 1.5 * TTL))
-        self._world.server.start()
+        self._world.start_server()
         return "server"
 
     def _terminate_backends(self) -> str | None:
@@ -168,6 +171,33 @@ class Troubles:
             while True:
                 guests.enter_context(psycopg.connect(self._world.server.url(user="app"), connect_timeout=2))
         self._later(4, lambda: leave(guests))
+        return "server"
+
+    def _force(self) -> str | None:
+        """Somebody deletes the row, or makes it another's for a moment."""
+        with contextlib.suppress(psycopg.Error):
+            with psycopg.connect(self._world.server.url(), connect_timeout=2) as connection:
+                connection.execute("SET LOCAL lock_timeout = '1s'")
+                held = "SELECT value FROM key_value WHERE expire_at > clock_timestamp() FOR UPDATE"
+                row = connection.execute(held).fetchone()
+                if row is None:
+                    return None
+                self._world.enter("force", row[0])
+                if self._chance.random() < 0.5:
+                    connection.execute("DELETE FROM key_value")
+                else:
+                    ends = "clock_timestamp() + interval '1 second'"
+                    connection.execute(f"UPDATE key_value SET value = 'thief:1', expire_at = {ends}")
+            return str(row[0])
+        return None
+
+    def _set_clock(self) -> str | None:
+        """Forward only: after a row was deleted and the clock set back, nothing could keep a token from falling."""
+        if self._world.clock is None:
+            return None
+        self._ahead += self._chance.choice((0.5, 2 * TTL))
+        self._world.enter("clock")
+        self._world.clock.set(f"+{self._ahead:.3f}")
         return "server"
 
     def _lock(self, statement: str) -> str | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests.conftest import KEY_VALUE
 from tests.faults.ledger.record import COMMAND, Wrapper, append
@@ -70,6 +71,8 @@ class World:
         self.server = Postgres(
             {"max_connections": 30, "superuser_reserved_connections": 4, "wal_level": "minimal", "max_wal_senders": 0}
         )
+        #: The server's, which can be set where there is libfaketime.
+        self.clock = clock.Settable() if clock.library() else None
         self.hosts: list[Host] = []
         (folder / "ttl").write_text(str(TTL))
         for name in ("wrappers", "faults"):
@@ -78,7 +81,8 @@ class World:
     @contextlib.contextmanager
     def up(self) -> Iterator[World]:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.server)
+            stack.push(self.server)
+            self.start_server()
             with psycopg.connect(self.server.url(), autocommit=True) as connection:
                 connection.execute(KEY_VALUE)
                 connection.execute("CREATE ROLE app LOGIN")
@@ -87,6 +91,13 @@ class World:
                 proxy = stack.enter_context(Proxy("127.0.0.1", self.server.port))
                 self.hosts.append(self._host(number, proxy))
             yield self
+
+    def start_server(self) -> None:
+        """With its own clock."""
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in (self.clock.environment if self.clock else {}).items():
+                patched.setenv(name, value)
+            self.server.start()
 
     def _host(self, number: int, proxy: Proxy) -> Host:
         name = f"host{number}"
@@ -128,7 +139,8 @@ class World:
         command = ["sh", "-c", COMMAND, "work", str(marks), str(wanted)]
         command.append(chance.choice(("obey", "obey", "obey", "ignore")))
         err = self.folder / f"err-{threading.get_ident()}"
-        settings = {**SETTINGS, "DATABASE_URL": host.url, "LEDGER": self.folder, **host.clock}
+        waits = {"LOCK_WAIT_SECONDS": 2 * TTL} if chance.random() < 0.3 else {}
+        settings = {**SETTINGS, **waits, "DATABASE_URL": host.url, "LEDGER": self.folder, **host.clock}
         with err.open("wb") as sink:
             process = subprocess.Popen(
                 [*host.prefix, *program(), "DATABASE_URL", *command],
@@ -156,6 +168,13 @@ class World:
             entry.code = process.returncode if process.returncode >= 0 else 128 - process.returncode
             entry.err = err.read_text(errors="replace")
             append(self.folder / "wrappers", entry)
+
+    def enter(self, word: str, owner: str | None = None) -> None:
+        """Enters what is about to happen to the row of that owner, or to everybody's."""
+        with self.lock:
+            for running in self.running.values():
+                if owner in (None, running.entry.owner):
+                    running.entry.done.append(word)
 
     def send(self, running: Running, number: int, word: str) -> bool:
         """Signals a wrapper that still runs, and enters it in its line."""

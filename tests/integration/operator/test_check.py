@@ -35,6 +35,14 @@ def test_a_line_of_a_crontab_checks_itself(operator: Dislock) -> None:
     assert operator.sql("SELECT count(*) FROM runs") == [(0,)]
 
 
+def test_it_reminds_of_what_all_hosts_must_set_alike(operator: Dislock) -> None:
+    ran = operator.run(
+        "--check", "--strategy=schedule,lease", "--slot-consumed-by=success", "DATABASE_URL", "true", **SLOT
+    )
+    assert (ran.code, ran.err) == (0, "")
+    assert "all hosts of this key must set it so" in " ".join(ran.out.partition("Doubtful")[2].split())
+
+
 def test_what_is_doubtful_is_said_and_changes_no_exit_code(operator: Dislock) -> None:
     for word in ("one", "two"):
         operator.run("DATABASE_URL", "echo", word, LOCK_KEY="job", LOCK_STRATEGY="lease")
@@ -101,7 +109,7 @@ def test_missing_privileges_and_a_missing_command_are_named(operator: Dislock) -
 
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("y\n", 0, False), ("n\n", 2, True), ("\n", 2, True)])
-def test_on_a_terminal_release_asks(operator: Dislock, on_this_host: None, answer: str, code: int, held: bool) -> None:
+def test_on_a_terminal_release_asks(operator: Dislock, answer: str, code: int, held: bool) -> None:
     operator.sql("INSERT INTO key_value VALUES ('cronjob-lock:lease:job', 'h:1', now() + interval '1 hour')")
     ours, theirs = pty.openpty()
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from dislock.drivers.memory_table import Call, Row, Table
 from dislock.protocol.statements import (
     ClaimLease,
     ClaimSlot,
@@ -21,7 +22,6 @@ from dislock.protocol.statements import (
     Statement,
 )
 from tests.integration.simulated_model.conftest import Real
-from tests.simulation.table import Call, Row, Table
 
 pytestmark = pytest.mark.integration
 

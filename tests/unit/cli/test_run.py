@@ -45,7 +45,6 @@ print(code, *sorted(heavy & set(sys.modules)))
     ("argv", "code"),
     [
         (["--help"], 0),
-        (["--version"], 0),
         (["--nonsense"], 2),
         (["DATABASE_URL"], 2),
         (["--ttl=x", "--strategy=lease", "--lock-key=k", "DATABASE_URL", "true"], 2),

@@ -211,3 +211,22 @@ def test_a_cause_that_has_passed_is_not_the_cause_of_a_later_loss() -> None:
     loss = lease.learn(Unanswered(), lease.stop_time)
     assert loss
     assert "did not answer in time" in loss.sentence
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["no answer", "refused"])
+@pytest.mark.parametrize("outage", [1, 20, 35, 120])
+@pytest.mark.parametrize("grace", [0, 10, 30])
+@pytest.mark.parametrize("interval", [1, 3, 10])
+def test_a_ttl_by_the_rule_of_thumb_outlives_the_outage(interval: int, grace: int, outage: int, silent: bool) -> None:
+    """docs/high-availability.md: TTL = time without a primary + grace + 3 x interval."""
+    lease = make(ttl=outage + grace + 3 * interval, interval=interval, grace=grace, sent=0.0)
+    # The worst moment: the server goes away right before a renewal.
+    back = lease.next_renewal + outage
+    now = lease.next_renewal
+    while now < back:
+        until = lease.try_until(now)
+        lease.renewal(now, until)
+        now = until if silent else now
+        assert lease.learn(Unanswered() if silent else Failed(Failure("refused")), now) is None
+        now = max(now, lease.next_renewal)
+    assert now < lease.stop_time

@@ -1,5 +1,7 @@
 """What PostgreSQL does with the statements of ``protocol.statements``, as values: the SQL, clause by clause.
 
+The engine of ``dislock.testing`` and of the simulation.
+
 A statement has two moments. At its start it takes its snapshot; where it needs a row that another transaction has
 locked, it waits, and then decides anew on the newest version of the row, at that later moment. Which of its clauses
 belong to which moment follows READ COMMITTED:
@@ -49,7 +51,7 @@ class Row:
         self.version = 0
         #: What others see (value, end, version) while the last change waits for a standby; value None: no row.
         self.before: tuple[str | None, int, int] | None = None
-        #: What the simulation knows of who took it; PostgreSQL knows nothing of that.
+        #: What whoever watches the table knows of who took it; PostgreSQL knows nothing of that.
         self.holder: Any = None
 
     def change(self, value: str, expire: int) -> None:
@@ -60,52 +62,24 @@ class Row:
 class Call:
     """One statement on its way."""
 
-    __slots__ = (
-        "begun",
-        "done",
-        "fate",
-        "link",
-        "moves",
-        "process",
-        "row",
-        "rows",
-        "seen",
-        "sent",
-        "slot_seen",
-        "statement",
-        "version",
-        "waits",
-        "wants",
-        "warned",
-    )
+    __slots__ = ("begun", "moves", "row", "seen", "slot_seen", "statement", "version", "wants")
 
-    link: Any
-    done: Any
-    fate: str
-
-    def __init__(self, statement: Any, process: Any = None) -> None:
+    def __init__(self, statement: Any) -> None:
         self.statement = statement
-        self.process = process
-        self.sent = 0.0
         #: The time of its start, and what its snapshot had.
         self.begun = 0
         self.row: Row | None = None
         self.version = -1
         self.seen: tuple[str | None, int | None] = (None, None)
         self.slot_seen: tuple[str | None, int | None] = (None, None)
-        self.waits = 0
         #: The row that it waits for, or would lock next.
         self.wants: str = getattr(statement, "key", "")
         #: A seal has the lease's row, and whether it moves it.
         self.moves: bool | None = None
-        #: Its result, while it waits for a standby.
-        self.rows: Rows = ()
-        #: The server warned in its answer.
-        self.warned = False
 
 
 class Table:
-    """The lock table. ``took``, ``refused``, ``moved`` and ``seals`` are for the simulation to watch."""
+    """The lock table. ``took``, ``refused``, ``moved`` and ``seals`` are for whoever watches it."""
 
     def __init__(self, zone: str = "UTC") -> None:
         self.zone = zone
