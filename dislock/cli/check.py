@@ -131,7 +131,7 @@ def _server(seen: Seen) -> str:
         ("role", server.role),
         ("zone", server.zone),
         ("clock", f"this host is {abs(seen.offset):.3f} s {direction} it (round trip {seen.round_trip:.3f} s)"),
-        *((name, text or "can be used") for name, text in seen.tables),
+        *((name, "cannot be used, see below" if text else "can be used") for name, text in seen.tables),
     ]
     return table(("", ""), rows).lstrip("\n")
 
