@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from ci import pythons
 from ci.environments import ROOT, CannotMake, Environment
@@ -29,7 +30,7 @@ LIMIT_SECONDS = 1500.0
 TEST_SECONDS = 180
 #: Tests against a server mostly wait, so more of them than processors run at once. Those of faults and artifacts load
 #: the machine or measure time, and run one after another.
-AT_ONCE = {"unit": 2, "integration": 4}
+AT_ONCE = {"unit": 2, "integration": 4, "contract": 4}
 #: pytest exits with this when it collected nothing.
 NO_TESTS = 5
 
@@ -62,6 +63,8 @@ def outcomes(kind: str, options: Options) -> Iterator[Outcome]:
     special: dict[str, Callable[[Options], Iterator[Outcome]]] = {
         "lint": _lint,
         "types": _types,
+        "integration": _integration,
+        "artifact": _artifact,
         "image": _image,
         "docs": _docs,
         "demo": _demo,
@@ -73,7 +76,7 @@ def outcomes(kind: str, options: Options) -> Iterator[Outcome]:
     if kind in special:
         yield from special[kind](options)
     else:
-        yield from _folder(kind, main_environment().interpreter, options)
+        yield from _folder(kind, options)
 
 
 def _lint(_: Options) -> Iterator[Outcome]:
@@ -94,12 +97,36 @@ def _check(name: str, command: Sequence[str]) -> Outcome:
     return Outcome(name, Tally(failed=1), trouble=explain(log)) if code else Outcome(name, Tally(passed=1))
 
 
-def _folder(kind: str, python: Path, options: Options, label: str = "") -> Iterator[Outcome]:
+def _folder(kind: str, options: Options) -> Iterator[Outcome]:
     if any((ROOT / "tests" / kind).rglob("test_*.py")):
-        yield _pytest(label or kind, python, [f"tests/{kind}"], options)
+        yield _pytest(kind, main_environment().interpreter, [f"tests/{kind}"], options)
 
 
-def _pytest(name: str, python: Path, folders: Sequence[str], options: Options) -> Outcome:
+def _integration(options: Options) -> Iterator[Outcome]:
+    yield _pytest("integration", main_environment().interpreter, ["tests/integration", "tests/contract"], options)
+
+
+def _contract(artifact: str, options: Options, environ: Mapping[str, str], *more: str) -> Outcome:
+    """The contract on something else than the installed command."""
+    asked = replace(options, pytest=(f"--artifact={artifact}", *more, *options.pytest))
+    return _pytest(f"contract-{artifact}", main_environment().interpreter, ["tests/contract"], asked, environ)
+
+
+def _artifact(options: Options) -> Iterator[Outcome]:
+    environ = {"DISLOCK_TEST_PYZ": os.environ.get("DISLOCK_TEST_PYZ", "")}
+    if not environ["DISLOCK_TEST_PYZ"]:
+        built = _check("artifact", ["build/pyz"])
+        if built.trouble:
+            yield built
+            return
+        environ["DISLOCK_TEST_PYZ"] = str(ROOT / "dist" / "dislock.pyz")
+    yield _pytest("artifact", main_environment().interpreter, ["tests/artifact"], options, environ)
+    yield _contract("zipapp", options, environ)
+
+
+def _pytest(
+    name: str, python: Path, folders: Sequence[str], options: Options, environ: Mapping[str, str] = MappingProxyType({})
+) -> Outcome:
     report = LOGS / f"{name}-{os.getpid()}.xml"
     selection = ["-m", "not slow"] if options.fast else []
     at_once = max(AT_ONCE.get(Path(folder).parts[1], 0) for folder in folders)
@@ -117,7 +144,7 @@ def _pytest(name: str, python: Path, folders: Sequence[str], options: Options) -
     ]
     histories = os.environ.get("SIMULATION_HISTORIES") or str(MORE_HISTORIES if options.deep else HISTORIES)
     try:
-        code, log = run(name, command, LIMIT_SECONDS, {"SIMULATION_HISTORIES": histories})
+        code, log = run(name, command, LIMIT_SECONDS, {"SIMULATION_HISTORIES": histories, **environ})
         tally = read_junit(report) if report.exists() else Tally()
     except Overdue as overdue:
         return Outcome(name, Tally(failed=1), trouble=str(overdue))
@@ -136,8 +163,13 @@ def _image(options: Options) -> Iterator[Outcome]:
     if any((ROOT / "tests" / "image").rglob("test_*.py")):
         if run("engine", [str(python), "-c", ping], 60)[0]:
             yield Outcome("image", Tally(), lack="no Docker engine answers: start one, or set DOCKER_HOST")
-        else:
-            yield from _folder("image", python, options)
+            return
+        yield from _folder("image", options)
+        # Those that tests/image has just made.
+        made = {"DISLOCK_TEST_IMAGES": "keep"}
+        yield _contract("folder", options, made)
+        # What test_usage.py tries ends before anything that a container could change.
+        yield _contract("image", options, made, "--ignore=tests/contract/test_usage.py")
 
 
 def _docs(_: Options) -> Iterator[Outcome]:
@@ -153,7 +185,7 @@ def _cluster(options: Options) -> Iterator[Outcome]:
     if not any((ROOT / "tests" / "cluster").rglob("test_*.py")):
         return
     if os.environ.get("DISLOCK_TEST_CLUSTER"):
-        yield from _folder("cluster", main_environment().interpreter, options)
+        yield from _folder("cluster", options)
     else:
         lack = "DISLOCK_TEST_CLUSTER does not name the folder of a Patroni cluster (tests/cluster says how to make one)"
         yield Outcome("cluster", Tally(), lack=lack)
@@ -176,7 +208,7 @@ def _minimum(options: Options) -> Iterator[Outcome]:
         return
     floors = tuple(floors_of((ROOT / "pyproject.toml").read_text()))
     environment = Environment(".venv-minimum", oldest.path, (*_FOR_TESTS, *floors))
-    yield from _other("minimum", environment, ("tests/unit", "tests/integration"), options)
+    yield from _other("minimum", environment, ("tests/unit", "tests/integration", "tests/contract"), options)
 
 
 def _pythons(options: Options) -> Iterator[Outcome]:
@@ -196,8 +228,8 @@ def _pythons(options: Options) -> Iterator[Outcome]:
 #: Where Pythons differ: threads, event loops, forks, signals, and what the drivers of databases make of them.
 VARYING = (
     "tests/unit",
+    "tests/contract",
     "tests/integration/advisory",
-    "tests/integration/cli",
     "tests/integration/library",
     "tests/integration/process",
 )

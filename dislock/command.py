@@ -125,7 +125,7 @@ def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -
         code = exit_code(reason)
     finally:
         known = code if code >= 0 else None
-        loss = holding.release(started=run.begun, succeeded=code == 0, exit_code=known)
-    if (loss and not holding.request.continues) or holding.acquisition.sealed is False:
+        holding.release(started=run.begun, succeeded=code == 0, exit_code=known)
+    if holding.acquisition.void:
         return LEASE_LOST_EXIT_CODE, False
     return code, interrupted

@@ -155,11 +155,11 @@ class Holding:
         try:
             self._keeper.start()
         except RuntimeError as error:
-            if not self.acquisition.lease:
-                # Only the start of the run is not recorded then, and the record of its end makes up for that.
-                self._keeper = None
-                return
-            raise DislockError(f"no thread could be started for renewing the lease: {error}") from None
+            self._keeper = None
+            if self.acquisition.can_be_lost:
+                raise DislockError(f"no thread could be started for keeping the lock: {error}") from None
+            # There is only the start of the run to record.
+            self._driver.run(self.acquisition.keep())
 
     def _stop_keeping(self) -> bool:
         """Whether nobody renews any more."""

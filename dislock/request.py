@@ -78,6 +78,11 @@ class Request:
             if context.schedule is None:
                 raise ConfigurationError("the strategy schedule needs next_run_time or schedule")
             self._schedule = Schedule(context.schedule, context.time_zone)
+            if context.time_zone is None and (variable := _zone_of_the_host()):
+                raise ConfigurationError(
+                    f"{variable} in the environment sets the time zone of the database session on this host alone, and "
+                    "the schedule would be read in it: set time_zone"
+                )
         if context.slot_consumed_by == "success" and self.strategies != STRATEGIES:
             raise ConfigurationError(f"slot_consumed_by success {NEEDS_BOTH}")
         self._terms = self._make_terms() if "lease" in self.strategies else None
@@ -193,6 +198,13 @@ class Request:
     def forked(self) -> bool:
         """Whether this is a copy, in a child process, of a lock that the parent holds."""
         return os.getpid() != self._process
+
+
+def _zone_of_the_host() -> str | None:
+    """The variable of libpq by which this host gives sessions a zone of their own (the command line removes them)."""
+    if os.environ.get("PGTZ"):
+        return "PGTZ"
+    return "PGOPTIONS" if "timezone" in os.environ.get("PGOPTIONS", "").lower() else None
 
 
 def name_of(function: object) -> str:

@@ -15,6 +15,15 @@ from tests.support.proxy import Proxy
 KEY_VALUE = "CREATE TABLE key_value (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--artifact",
+        choices=("installed", "zipapp", "folder", "image"),
+        default="installed",
+        help="the command that tests/contract is run on",
+    )
+
+
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """A server that tests may fill with databases, roles and connections: TEST_DATABASE_URL, or an embedded one."""

@@ -15,6 +15,7 @@ from dislock.cli.asking import DONE, FAILURE, USAGE, emit, question
 from dislock.cli.output import complain, one_line
 from dislock.cli.schema import differences, missing_rights, readable
 from dislock.cli.tables import table
+from dislock.cli.values import ADVISORY
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError
 from dislock.protocol.records import (
@@ -40,6 +41,16 @@ TICKS = 5
 CLOCK_NOISE = 0.1
 
 
+class TableSeen(NamedTuple):
+    """A table that a run uses."""
+
+    name: str
+    trouble: str
+    """What keeps a run from using it; "" if nothing does."""
+    needed: bool
+    """Whether no run starts without it."""
+
+
 class Seen(NamedTuple):
     """What the database says."""
 
@@ -48,8 +59,7 @@ class Seen(NamedTuple):
     offset: float
     """By how many seconds this host's clock is ahead of the database's."""
     round_trip: float
-    tables: list[tuple[str, str]]
-    """Each table, and what keeps a run from using it; "" if nothing does."""
+    tables: list[TableSeen]
     commands: list[CommandRow]
 
 
@@ -58,7 +68,8 @@ def check(asked: Operation) -> int:
     settings = asked.settings
     assert settings is not None
     seen = question(asked, lambda ask: _look(ask, settings))
-    wrong, doubts = [text for _, text in seen.tables if text], [*settings.notices]
+    wrong = [each.trouble for each in seen.tables if each.trouble and each.needed]
+    doubts = [*settings.notices]
     lines = ["Settings", *_indented(table(("NAME", "VALUE", "FROM"), asked.origins))]
     lines += ["", "Server", *_indented(_server(seen))]
     if settings.command:
@@ -76,7 +87,7 @@ def check(asked: Operation) -> int:
             doubts += more
     doubts += _doubts(seen, settings)
     passing = not wrong
-    if seen.server.standby or seen.server.read_only:
+    if seen.server.standby or (seen.server.read_only and ADVISORY not in settings.strategies):
         wrong.append("the server is read-only: name all hosts, with target_session_attrs=read-write")
     for title, texts in (("Doubtful", doubts), ("Wrong", wrong)):
         if texts:
@@ -97,11 +108,14 @@ def _look(ask: Questions, settings: Settings) -> Seen:
     server: ServerRow = ask.ask(Server())[0]
     took = time.monotonic() - sent
     context = settings.context
-    tables = [(f"lock table {readable(context.table_parts)}", _table(ask, context.table_parts, journal=False))]
+    tables = []
+    if ADVISORY not in settings.strategies:
+        trouble = _table(ask, context.table_parts, journal=False)
+        tables.append(TableSeen(f"lock table {readable(context.table_parts)}", trouble, needed=True))
     commands: list[CommandRow] = []
     if context.journal_parts:
         trouble = _table(ask, context.journal_parts, journal=True)
-        tables.append((f"journal {readable(context.journal_parts)}", trouble))
+        tables.append(TableSeen(f"journal {readable(context.journal_parts)}", trouble, needed=False))
         if not trouble:
             commands = ask.ask(CommandsOfKey(context.lock_key))
     return Seen(server, ask.target, wall + took / 2 - server.now / 1_000_000, took, tables, commands)
@@ -131,7 +145,11 @@ def _server(seen: Seen) -> str:
         ("role", server.role),
         ("zone", server.zone),
         ("clock", f"this host is {abs(seen.offset):.3f} s {direction} it (round trip {seen.round_trip:.3f} s)"),
+<<<<<<< HEAD
         *((name, "cannot be used, see below" if text else "can be used") for name, text in seen.tables),
+=======
+        *((each.name, each.trouble or "can be used") for each in seen.tables),
+>>>>>>> main
     ]
     return table(("", ""), rows).lstrip("\n")
 
@@ -176,6 +194,12 @@ def _both(moment: datetime | None, zone: ZoneInfo) -> tuple[str, str]:
 
 
 def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
+    yield from (f"runs are not recorded: {each.trouble}" for each in seen.tables if each.trouble and not each.needed)
+    if settings.context.slot_consumed_by == "success":
+        yield (
+            "ticks are consumed by success: all hosts of this key must use that, because a mixture can run a tick "
+            "twice or not at all"
+        )
     noise = max(settings.context.slot_tolerance_seconds / 2, CLOCK_NOISE)
     if settings.context.schedule is not None and abs(seen.offset) - seen.round_trip / 2 > noise:
         yield "the clocks of this host and of the database differ: a start can count for the wrong tick"

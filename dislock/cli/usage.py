@@ -18,7 +18,7 @@ _WIDTH = 79
 def version() -> str:
     """What ``--version`` prints: what a report of a fault has to name."""
     # The zipapp's own modules, where this runs out of one.
-    build = getattr(sys.modules.get("_bootstrap.start"), "BUILD", "")
+    build = getattr(sys.modules.get("_bootstrap.place"), "BUILD", "")
     parts = [f"build {build}"] if build else []
     parts += [f"{platform.python_implementation()} {platform.python_version()}", f"libpq {libpq()}"]
     return f"dislock {__version__} ({', '.join(parts)})\n"

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 
-from dislock.context import LONGEST_DAYS, LONGEST_SECONDS, LeaseLossPolicy
+from dislock.context import LONGEST_DAYS, LONGEST_KEY_BYTES, LONGEST_SECONDS, LeaseLossPolicy
 
 SCHEDULE = "schedule"
 LEASE = "lease"
@@ -18,8 +18,6 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 LONGEST_NAME_BYTES = 63
 #: A zone in front of the expression, as some crons and schedulers take it.
 ZONE_PREFIX = re.compile(r"(CRON_)?TZ\s*=", re.IGNORECASE)
-#: A row of a PostgreSQL index holds some 2700 bytes; a lock key this long is a slip.
-LONGEST_KEY_BYTES = 1024
 
 
 class BadValueError(Exception):

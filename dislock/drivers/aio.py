@@ -160,7 +160,8 @@ class Tasks:
             return rows_of(statement, await cursor.fetchall() if cursor.description else ())
 
         task = _start(execute())
-        await run.wait(task, cancel_time(step.by, clock()), linger=LINGER - CANCEL)
+        linger = 0.0 if step.queues else LINGER - CANCEL
+        await run.wait(task, cancel_time(step.by, clock()), linger=linger)
         if gave_up := not task.done():
             cancel(connection.pgconn)
             await run.wait(task, step.by, linger=CANCEL)
@@ -222,6 +223,11 @@ class Tasks:
                 return Failed(self._database.journal_failure(error, broken=broken), run.told())
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
+
+    def drop(self) -> None:
+        """Ends the connection without its loop."""
+        if self._connection is not None:
+            self._connection.pgconn.finish()
 
     async def close(self) -> None:
         """Closes the connection, if there is one."""

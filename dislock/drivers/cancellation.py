@@ -45,7 +45,7 @@ class Doubts:
 
 
 def cancel_time(by: float, now: float) -> float:
-    """When to call back a statement that is sent now and has to be answered by ``by``."""
+    """When to cancel a statement that is sent now and has to be answered by ``by``."""
     return by - min(CANCEL, (by - now) / 12)
 
 

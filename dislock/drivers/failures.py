@@ -25,7 +25,7 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
     if state in _ADVICE:
         closer = next((a for (s, word), a in _CLOSER.items() if s == state and word in said), _ADVICE[state])
         text = closer.format(table=table, place=place, other=other, text=text)
-        return Failure(text, permanent=state in _PERMANENT, broken=broken)
+        return Failure(text, state in _PERMANENT, broken, timed_out=state == _LOCK_TIMEOUT)
     if isinstance(error, UnicodeError):
         # Python raises it when it encodes the name of a host, and does not say which host.
         return Failure(f"the database URL names {NO_HOST}", permanent=True, broken=broken)
@@ -73,6 +73,7 @@ _JOURNAL_ADVICE = {
     "42703": ": --init says what it needs",
     "42501": ": GRANT SELECT, INSERT, UPDATE ON it to this role",
 }
+_LOCK_TIMEOUT = "55P03"
 # By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _ADVICE = {
     "42P01": "the table {table} does not exist in {place}: create it with " + _CREATE + ", or name {other}",
@@ -92,7 +93,7 @@ _ADVICE = {
     "22001": "a column of the table {table} is too narrow ({text}): " + _WANTED,
     "22P02": "a column of the table {table} has another type ({text}): " + _WANTED,
     "42809": "{table} is not a table ({text})",
-    "55P03": "another transaction has locked the table {table} or the row, see pg_locks ({text})",
+    _LOCK_TIMEOUT: "another transaction has locked the table {table} or the row, see pg_locks ({text})",
 }
 # Where the text of an error says more than its SQLSTATE.
 _CLOSER = {
@@ -102,7 +103,7 @@ _CLOSER = {
     "({text}): it needs a policy for all of them",
 }
 # A server that is read-only may be promoted a moment later, and a lock may be released.
-_PERMANENT = _ADVICE.keys() - {"25006", "55P03"}
+_PERMANENT = _ADVICE.keys() - {"25006", _LOCK_TIMEOUT}
 # libpq gives no SQLSTATE for a connection that was refused, only a text: the server's, a pooler's, or its own. These
 # are known not to pass. Any other text, a translated one too, is tried until there is no time left, and then printed.
 _URL = "check the database URL"

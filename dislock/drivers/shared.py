@@ -83,6 +83,12 @@ class Group:
         while self.hub.over and (tasks := set(self._tasks.values())):
             await asyncio.wait(tasks)
 
+    def drop(self) -> None:
+        """Ends the connections of a loop that was closed."""
+        if os.getpid() == self._process:
+            for driver in self._drivers.values():
+                driver.drop()
+
     def _tick(self) -> None:
         if os.getpid() == self._process:
             self.hub.tick()
@@ -126,7 +132,7 @@ class SharedTasks:
     def _join(self) -> Group:
         if self._group is None or not self._seat.open:
             for where in [where for where in _groups if where[1].is_closed()]:
-                del _groups[where]
+                _groups.pop(where).drop()
             where = (os.getpid(), asyncio.get_running_loop(), _key(self._database, self._table))
             self._group = _groups.setdefault(where, Group(self._database, self._table))
         return self._group

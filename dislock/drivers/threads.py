@@ -6,7 +6,7 @@ of authentication block and know no time limit of ours.
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import threading
 from collections.abc import Callable
@@ -157,8 +157,8 @@ class Threads:
                     self._close()
                     self._link = link
                     return Done(leave=run.told())
-                link.abandon()
                 answer = self._explain(call, run, broken=False)
+                link.abandon()
                 if len(candidates) == 1:
                     return answer
                 failures.append(failure_at(target.name, candidate, answer))
@@ -179,7 +179,8 @@ class Threads:
         link, table = self._link, self._table
         assert link is not None
         call = link.submit(lambda: link.execute(step, table))
-        self._wait(run, cancel_time(step.by, clock()), lambda: call.done, linger=LINGER - CANCEL)
+        linger = 0.0 if step.queues else LINGER - CANCEL
+        self._wait(run, cancel_time(step.by, clock()), lambda: call.done, linger=linger)
         if cancelled := not call.done:
             link.cancel()
             self._wait(run, step.by, lambda: call.done, linger=CANCEL)
@@ -188,17 +189,24 @@ class Threads:
         if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):
             return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
+        # First of all: the connection's thread reports what abandoning does to it as an error of the server.
+        answer = self._explain(call, run, broken=broken, journal=bool(step.journal))
         if broken:
             link.abandon()
             self._link = None
-        return self._explain(call, run, broken=broken, journal=bool(step.journal))
+        return answer
 
     def _watch(self, step: Watch, run: _Run) -> Answer:
         link = self._link
         assert link is not None
-        call = link.submit(lambda: link.watch(step.until))
-        self._wait(run, step.until + GOODBYE, lambda: call.done)
-        link.end_watch()
+        # Made before the watch begins, so that one that has yet to begin can be ended too.
+        try:
+            over, end = socket.socketpair()
+        except OSError as error:
+            return Failed(self._database.failure(error, self._table, broken=True), run.told())
+        with end:
+            call = link.submit(lambda: link.watch(step.until, over))
+            self._wait(run, step.until + GOODBYE, lambda: call.done)
         if not call.done or call.error is None:
             return Done(leave=run.told())
         return self._explain(call, run, broken=True)
@@ -289,24 +297,21 @@ class _Link:
         cursor = self._connection.execute(query, parameters(step.statement))
         return rows_of(step.statement, cursor.fetchall() if cursor.description else ())
 
-    def watch(self, until: float) -> None:
-        """Waits until then, or until ``end_watch``; raises the driver's error when the server ends the connection."""
+    def watch(self, until: float, over: socket.socket) -> None:
+        """Waits until then, or until the other end of ``over`` is closed.
+
+        Raises the driver's error when the server ends the connection.
+        """
         assert self._connection is not None
-        self._woken, self._waker = socket.socketpair()
-        with self._woken, self._waker:
+        with over, selectors.DefaultSelector() as selector:
+            selector.register(self._connection.fileno(), selectors.EVENT_READ)
+            selector.register(over, selectors.EVENT_READ)
             while (remaining := until - clock()) > 0:
-                woken = self._woken.fileno()
-                sockets = [self._connection.fileno(), woken]
-                ready, _, _ = select.select(sockets, [], [], min(remaining, LONGEST_SLEEP))
-                if woken in ready:
+                ready = [key.fileobj for key, _ in selector.select(min(remaining, LONGEST_SLEEP))]
+                if over in ready:
                     return
                 if ready:
                     take_news(self._connection.pgconn)
-
-    def end_watch(self) -> None:
-        """Ends ``watch``, from another thread."""
-        with suppress(OSError, AttributeError):
-            self._waker.send(b".")
 
     @property
     def broken(self) -> bool:

@@ -100,6 +100,11 @@ class Acquisition(Recording):
         if self._to_seal(succeeded=succeeded):
             self._not_sealed()
 
+    @property
+    def void(self) -> bool:
+        """Whether nobody may rely on the work: its lease was lost (not under CONTINUE), or its slot is not sealed."""
+        return self.sealed is False or (self.loss is not None and not self._plan.continues)
+
     def check(self, error: BaseException | None = None) -> None:
         """Raises for work that succeeded on a lost lease, or whose slot is not sealed; ``error`` is never masked."""
         if error is not None:
@@ -218,7 +223,7 @@ class Acquisition(Recording):
             outcome = "not started"
         elif self.loss or self.sealed is False:
             outcome = "lost"
-            if exit_code is not None and not self._plan.continues:
+            if exit_code is not None and self.void:
                 exit_code = LEASE_LOST_EXIT_CODE
         else:
             outcome = "success" if succeeded else "failure"
@@ -233,6 +238,15 @@ class Acquisition(Recording):
             row: Moved = answer.rows[0]
             if row.moved:
                 self._say("released", INFO, f"{key} is free again", key=key, token=self.token)
+            elif self._doubtful and not lease.overdue(ended):
+                # An earlier try may have freed it, and another host may have taken it since.
+                self._say(
+                    "release failed",
+                    WARNING,
+                    f"the answer to the release of the lease {key} was lost, and its row names "
+                    f"{row.holder or 'nobody'} by now: most likely the lease was freed, and taken by another run since",
+                    key=key,
+                )
             else:
                 self._lose(lease.loss_of_guard(row, self._clock()), over=True)
         elif overdue := lease.overdue(ended):

@@ -18,7 +18,7 @@ from dislock.events import INFO
 from dislock.protocol.acquisition import LEAVE_SECONDS, Acquisition
 from dislock.protocol.advisory_statements import Begin, Commit, Holder, Outlast, Ping, Queue, SetTimeout, Try
 from dislock.protocol.plan import Plan, Senses
-from dislock.protocol.steps import Answer, Done, Execute, Steps, Wait, Watch, proven, trouble
+from dislock.protocol.steps import Answer, Done, Execute, Failed, Steps, Wait, Watch, proven, trouble
 
 #: Seconds between two trivial statements: proxies cut connections that are silent for longer, and a loss is noticed.
 PING_PAUSE = 15.0
@@ -26,6 +26,11 @@ PING_PAUSE = 15.0
 PING_SECONDS = 10.0
 #: Seconds after which the server gives up a wait, before its sender stops listening.
 WAIT_MARGIN = 2.0
+#: Why a lock is not taken where it would exclude nobody.
+ON_STANDBY = (
+    "the server is a standby, and its advisory locks exclude nobody on the primary: add "
+    "target_session_attrs=read-write and all hosts to the database URL"
+)
 
 
 class AdvisoryAcquisition(Acquisition):
@@ -68,6 +73,8 @@ class AdvisoryAcquisition(Acquisition):
             answer = yield Execute(statement, by)
             if not proven(answer) or answer.leave:
                 return self._leave_or_fail(answer)
+            if isinstance(statement, Outlast) and answer.rows[0][0]:
+                raise DatabaseUnavailableError(ON_STANDBY)
         taken = bool(answer.rows[0][0])
         if not taken and plan.wait:
             taken = yield from self._queue(key, name)
@@ -86,13 +93,13 @@ class AdvisoryAcquisition(Acquisition):
         answer = yield Execute(SetTimeout(max(1, round(wait * 1000))), self._clock() + PING_SECONDS)
         if not proven(answer) or answer.leave:
             return self._leave_or_fail(answer)
-        until = self._clock() + wait
-        answer = yield Execute(Queue(key), until + WAIT_MARGIN)
+        answer = yield Execute(Queue(key), self._clock() + wait + WAIT_MARGIN, queues=True)
         if proven(answer):
             return not answer.leave
-        if answer.leave or self._clock() < until - WAIT_MARGIN:
-            return self._leave_or_fail(answer)
-        raise LockWaitEndedError(f"waited {wait:.0f} s in vain: {name} is still held by somebody else", key=name)
+        # Any other failure does not say that somebody still holds it.
+        if isinstance(answer, Failed) and answer.failure.timed_out and not answer.leave:
+            raise LockWaitEndedError(f"waited {wait:.0f} s in vain: {name} is still held by somebody else", key=name)
+        return self._leave_or_fail(answer)
 
     def _refused(self, key: int, name: str, by: float) -> Steps[str]:
         high, low = (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF

@@ -21,13 +21,14 @@ class Begin(NamedTuple):
 class Outlast(NamedTuple):
     """Keeps the server from ending the transaction, and has it notice a host that died within half a minute.
 
-    The server's own keepalive takes two hours on Linux. A setting that the server does not have is left out.
+    The server's own keepalive takes two hours on Linux. A setting that the server does not have is left out. One row,
+    which begins with whether the server is a standby.
     """
 
     def sql(self) -> str:
         """The statement's SQL."""
         return """
-    SELECT count(set_config(wanted.name, wanted.value, true))
+    SELECT pg_is_in_recovery(), count(set_config(wanted.name, wanted.value, true))
     FROM (VALUES ('tcp_keepalives_idle', '15'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
                  ('idle_in_transaction_session_timeout', '0'), ('transaction_timeout', '0'), ('statement_timeout', '0'))
          AS wanted (name, value)

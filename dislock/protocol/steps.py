@@ -39,12 +39,14 @@ class Failure(NamedTuple):
     """An error of the database or on the way to it.
 
     ``text`` is one line without secrets. ``permanent``: trying again cannot help. ``broken``: the connection is gone,
-    so a statement that was sent may or may not have been carried out.
+    so a statement that was sent may or may not have been carried out. ``timed_out``: the server ended its wait for
+    somebody else's lock, by ``lock_timeout``.
     """
 
     text: str
     permanent: bool = False
     broken: bool = False
+    timed_out: bool = False
 
 
 class Connect(NamedTuple):
@@ -61,6 +63,8 @@ class Execute(NamedTuple):
     by: float
     journal: tuple[str, ...] = ()
     """The name of the journal, for a statement that is about it instead of the lock table."""
+    queues: bool = False
+    """It waits for somebody else to leave, so nothing is lost when it is cancelled at once."""
 
 
 class Wait(NamedTuple):

@@ -1,4 +1,4 @@
-"""A fixture for pytest: name this module in ``pytest_plugins``, or import the fixture in a conftest."""
+"""A fixture for pytest: name this module in ``pytest_plugins`` of a ``conftest.py``."""
 
 from __future__ import annotations
 

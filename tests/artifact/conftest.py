@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ci.environments import ROOT
-from tests.artifact.contract import interpreters
+from tests.artifact.pythons import interpreters
 from tests.artifact.support import Zipapp, links
 from tests.support.need import need
 

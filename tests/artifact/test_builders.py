@@ -19,7 +19,7 @@ import pytest
 
 from build.folder.make import add_checksum
 from ci.environments import ROOT
-from tests.artifact.contract import interpreters
+from tests.artifact.pythons import interpreters
 from tests.artifact.test_build import checkout
 from tests.support.need import need_program
 

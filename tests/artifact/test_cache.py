@@ -77,6 +77,12 @@ class TestFirstStart:
         assert extension.stat().st_ino == before.st_ino
         assert zipapp.caches() == [cache]
 
+    def test_each_start_names_the_build(self, zipapp: Zipapp, python: str) -> None:
+        starts = [zipapp.run("--version", command=command) for command in ([], [], [python])]
+        [cache] = zipapp.caches()
+        build = cache.name.partition("-")[0]
+        assert [f"(build {build}, " in ran.out for ran in starts] == [True] * 3, starts
+
     def test_forty_at_once(self, zipapp: Zipapp) -> None:
         started = [zipapp.start("--python", "-c", IMPLEMENTATION) for _ in range(40)]
         ended = [finish(process) for process in started]
@@ -168,7 +174,7 @@ class TestPlace:
         assert len(zipapp.caches(place)) == 1
         assert zipapp.caches() == []
 
-    @pytest.mark.parametrize("mode", [0o777, 0o720, 0o1777])
+    @pytest.mark.parametrize("mode", [0o777, 0o702, 0o1777])
     def test_one_that_others_can_write_is_refused(self, zipapp: Zipapp, mode: int) -> None:
         place = zipapp.folder / "shared"
         place.mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.artifact.contract import interpreters
+from tests.artifact.pythons import interpreters
 from tests.artifact.support import PLAIN_PATH, Zipapp, finish, links, one_line, start
 from tests.support.contract import YEARLY
 from tests.support.need import need, need_program
@@ -247,7 +247,7 @@ class TestEnvironment:
     def environment_of_the_command(
         self, zipapp: Zipapp, shell: list[str], url: str, given: dict[bytes, bytes]
     ) -> dict[bytes, bytes]:
-        ours = {"DATABASE_URL": url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY, **zipapp.environment}
+        ours = {"DATABASE_URL": url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY, "CRON_TZ": "UTC", **zipapp.environment}
         environment = {os.fsencode(k): os.fsencode(v) for k, v in ours.items()} | given
         # cat, and no shell, which would change it again.
         done = subprocess.run(
@@ -288,6 +288,7 @@ class TestEnvironment:
             "DATABASE_URL": database_url,
             "LOCK_KEY": "job",
             "CRON_SCHEDULE": YEARLY,
+            "CRON_TZ": "UTC",
             **zipapp.environment,
             "PATH": path,
         }

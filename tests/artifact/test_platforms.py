@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from build.zipapp.natives import libpq_version
-from tests.artifact.contract import PYTHONS, interpreters
 from tests.artifact.elf import Library
+from tests.artifact.pythons import PYTHONS, interpreters
 from tests.artifact.support import IMPLEMENTATION, Zipapp, links, one_line
 from tests.support.need import need
 

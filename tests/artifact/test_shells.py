@@ -106,7 +106,7 @@ class TestOddEnvironment:
 
     @pytest.mark.integration
     def test_a_name_that_is_empty(self, zipapp: Zipapp, python: str, database_url: str, name: str) -> None:
-        job = {"DATABASE_URL": database_url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY}
+        job = {"DATABASE_URL": database_url, "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY, "CRON_TZ": "UTC"}
         zipapp.environment |= job | {"with-dash": "x"}
         command = [python, "-c", NAMELESS, *shell(name)]
         ran = zipapp.run("DATABASE_URL", "printenv", "with-dash", command=command)

@@ -30,7 +30,12 @@ def job(zipapp: Zipapp, used_caches: Path, server: TlsServer) -> Zipapp:
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS key_value")
         connection.execute(KEY_VALUE.encode())
-    zipapp.environment |= {"XDG_CACHE_HOME": str(used_caches), "LOCK_KEY": "job", "CRON_SCHEDULE": YEARLY}
+    zipapp.environment |= {
+        "XDG_CACHE_HOME": str(used_caches),
+        "LOCK_KEY": "job",
+        "CRON_SCHEDULE": YEARLY,
+        "CRON_TZ": "UTC",
+    }
     return zipapp
 
 

@@ -125,7 +125,9 @@ class Crowd:
 
     def begin_late(self, number: int) -> None:
         """More wrappers take a lease of their own each, now, and hold it; each has a rival who wants it too."""
-        lanes = [self._lane(f"late-{each}", LONG_TTL) for each in range(number)]
+        # Seldom renewed, so that the rival often comes first when there is a server again.
+        seldom = {"LOCK_LEASE_INTERVAL": 10}
+        lanes = [self._lane(f"late-{each}", LONG_TTL, seldom) for each in range(number)]
         before = len(self._actors)
         for lane in lanes:
             self._actor(self._hold, lane, self._urls[0])

@@ -16,12 +16,14 @@ from typing import Any
 import psycopg
 
 from tests.cluster.crowd import LONG_TTL, Crowd, Lane
-from tests.cluster.patroni import PATIENCE, Cluster
+from tests.cluster.patroni import PATIENCE, Cluster, Node
 from tests.conftest import KEY_VALUE
 from tests.faults.ledger.check import LOST, check
 from tests.faults.ledger.record import Ledger
 from tests.support.wait import until
 
+#: Seconds for which both nodes take connections.
+SPLIT = 3.0
 #: Leases that are taken while the standby gets nothing.
 LATE = 4
 
@@ -122,16 +124,26 @@ def switch_over(cluster: Cluster, crowd: Crowd) -> None:
 
 
 def pause(cluster: Cluster, crowd: Crowd) -> None:
-    """The leader's machine stands still until the other node leads, then goes on where it was.
+    """The leader's machine stands still until the other node leads; then its server goes on, until a watchdog comes."""
+    old = stand_still(cluster)
+    old.resume_server()
+    time.sleep(SPLIT)
+    old.kill()
 
-    Patroni 3.0.2 may then overwrite the other's key in etcd and take the lead back: what the other confirmed is lost.
+
+def pause_unwatched(cluster: Cluster, crowd: Crowd) -> None:
+    """As before, but Patroni goes on as well.
+
+    3.0.2 may then overwrite the other's key in etcd and take the lead back: what the other confirmed is lost.
     """
+    stand_still(cluster).resume()
+
+
+def stand_still(cluster: Cluster) -> Node:
     old = cluster.lead()
     old.pause()
-    try:
-        until(lambda: cluster.other(old).ask("/leader")[0] == 200, PATIENCE, "another leader")
-    finally:
-        old.resume()
+    until(lambda: cluster.other(old).ask("/leader")[0] == 200, PATIENCE, "another leader")
+    return old
 
 
 def kill_lagging(cluster: Cluster, crowd: Crowd) -> None:
@@ -147,6 +159,7 @@ KINDS: dict[str, Callable[[Cluster, Crowd], None]] = {
     "SIGKILL": kill,
     "switchover": switch_over,
     "pause": pause,
+    "pause, no watchdog": pause_unwatched,
     "SIGKILL, standby lags": kill_lagging,
 }
 

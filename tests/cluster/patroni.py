@@ -75,6 +75,14 @@ class Node:
     def resume(self) -> None:
         self.send(signal.SIGCONT)
 
+    def resume_server(self) -> None:
+        """Lets the server go on, and Patroni not: both nodes take connections for as long as the test wants."""
+        patroni, *server = self.processes()
+        assert patroni.pid == self.patroni
+        for process in server:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
     def start(self) -> None:
         """Starts Patroni, which starts the server. It outlives the tests, as the one before it would have."""
         owner = pwd.getpwuid(self.data.stat().st_uid)

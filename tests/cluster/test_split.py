@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
-from tests.cluster.patroni import PATIENCE, Cluster, Node
+from tests.cluster.patroni import PATIENCE, Cluster
 from tests.faults.conftest import BOTH, LEASE, Start, Table
 from tests.faults.wrapper import alive
 from tests.support.wait import until
@@ -63,8 +61,8 @@ def test_an_old_leader_that_wakes_up_gives_no_lock(cluster: Cluster, start: Star
     new = Table(cluster.other(old).url)
     end = new.ends()
     until(lambda: new.renewed(end), PATIENCE, "a renewal at the new leader")
-    # The server wakes up before Patroni does, so the split lasts as long as this test wants.
-    wake_server(old)
+    # Its Patroni stays where it is, so the split lasts as long as this test wants; then a watchdog resets the machine.
+    old.resume_server()
     claim = start(old.url, LEASE, {"LOCK_KEY": "other"}, BRIEF)
     code, err = claim.ended()
     assert code == 1
@@ -75,15 +73,9 @@ def test_an_old_leader_that_wakes_up_gives_no_lock(cluster: Cluster, start: Star
         refused = start(url, LEASE)
         refused.ended()
         assert not refused.started
+    old.kill()
     cluster.heal()
     end = table.ends()
     until(lambda: table.renewed(end), PATIENCE, "a renewal in the healed cluster")
     assert run.tell(4).ended() == (4, "")
     assert table.live() == {}
-
-
-def wake_server(node: Node) -> None:
-    patroni = node.patroni
-    for process in node.processes():
-        if process.pid != patroni and process.status() == psutil.STATUS_STOPPED:
-            process.send_signal(signal.SIGCONT)

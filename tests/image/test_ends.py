@@ -92,7 +92,7 @@ def test_orphans_are_reaped(containers: Containers, image: str, variables: dict[
 @pytest.mark.parametrize("strategy", ["schedule", "lease"])
 def test_orphans_do_not_keep_it(containers: Containers, image: str, variables: dict[str, str], strategy: str) -> None:
     command = ("DATABASE_URL", "sh", "-c", "(sleep 1000 &); exit 5")
-    given = {**variables, "LOCK_STRATEGY": strategy, "CRON_SCHEDULE": "0 0 1 1 *"}
+    given = {**variables, "LOCK_STRATEGY": strategy, "CRON_SCHEDULE": "0 0 1 1 *", "CRON_TZ": "UTC"}
     assert containers.run(image, *command, environment=given).code == 5
 
 

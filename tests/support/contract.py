@@ -1,9 +1,6 @@
-"""What the command line contract is tested with: a command under test, whatever it is, and a database.
+"""A command under test, whatever it is, with a database; here as it is installed.
 
-The tests of ``tests/integration/cli`` use nothing but a command's first words, an environment, a database URL and what
-a shell can do. Another folder runs all of them on another command: it imports the tests and this module's ``dislock``,
-and defines a fixture ``dislock_command`` of its own (and ``shares_host``, when the command does not run as a process
-of this host).
+``tests/contract`` runs the same on the other artifacts, with a fixture ``bare`` of its own.
 """
 
 from __future__ import annotations
@@ -118,28 +115,10 @@ class Dislock:
 
 
 @pytest.fixture
-def dislock_command() -> list[str]:
-    """The first words of the command under test."""
-    return [sys.executable, "-m", "dislock"]
-
-
-@pytest.fixture
-def shares_host() -> bool:
-    """Whether the command runs as a process of this host, with its files, descriptors and process numbers."""
-    return True
-
-
-@pytest.fixture
-def on_this_host(shares_host: bool) -> None:
-    """Skips what can only be seen from the same host."""
-    if not shares_host:
-        pytest.skip("seen only where the command runs as a process of this host")
-
-
-@pytest.fixture
-def bare(dislock_command: list[str], tmp_path: Path) -> Iterator[Dislock]:
+def bare(tmp_path: Path) -> Iterator[Dislock]:
     """The command under test without a database, in an environment with nothing but PATH."""
-    with closing(Dislock(dislock_command, "", tmp_path, {"PATH": os.environ["PATH"]})) as tested:
+    command = [sys.executable, "-m", "dislock"]
+    with closing(Dislock(command, "", tmp_path, {"PATH": os.environ["PATH"]})) as tested:
         yield tested
 
 

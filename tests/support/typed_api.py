@@ -28,6 +28,7 @@ from dislock import (
     run_with_locks,
     with_locks,
 )
+from dislock.testing import Held, LockServer, in_memory
 
 context = LockContext(
     url="postgresql://h/d",
@@ -102,3 +103,18 @@ acquire_locks(context, ["leas"])  # type: ignore[list-item] # must be refused
 LockContext("u", ["t"], "k", "o")  # type: ignore[call-arg] # must be refused
 acquire_locks(context)  # type: ignore[call-arg] # must be refused
 context.owner = "other"  # type: ignore[misc] # must be refused
+
+
+def test_of_a_program(lock_server: LockServer) -> None:
+    lock_server.advance(1.5)
+    lock_server.take_away("k", by="h:2", seconds=5)
+    assert_type(lock_server.holder("k"), str | None)
+
+
+with in_memory(now=datetime.now(timezone.utc)) as server:
+    assert_type(server, LockServer)
+    assert_type(server.now, datetime)
+    assert_type(server.held(), list[Held])
+    assert_type(server.held("k")[0].expires, datetime | None)
+    server.advance("1")  # type: ignore[arg-type] # must be refused
+in_memory(datetime.now(timezone.utc))  # type: ignore[call-arg] # must be refused

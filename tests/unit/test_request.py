@@ -148,3 +148,14 @@ def test_a_slot_consumed_by_success_needs_both_strategies(strategies: tuple[str,
     with pytest.raises(ConfigurationError, match="needs the strategies schedule and lease"):
         run_with_locks(["true"], context, strategies)
     assert acquire_locks(context, ("schedule", "lease"))
+
+
+@pytest.mark.parametrize(("variable", "value"), [("PGTZ", "Asia/Tokyo"), ("PGOPTIONS", "-c TimeZone=Asia/Tokyo")])
+def test_a_zone_of_the_host_does_not_decide_the_slot(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigurationError, match=f"{variable} .*set time_zone"):
+        Request(make(), ("schedule",))
+    assert Request(make(time_zone="UTC"), ("schedule",))
+    assert Request(make(), ("lease",)), "a lease has no zone"

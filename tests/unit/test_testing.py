@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,8 @@ from dislock import (
 )
 from dislock.testing import Held, LockServer, in_memory
 from tests.support.wait import until
+
+LIBRARY = Path(__file__).parents[2] / "docs" / "library.md"
 
 START = datetime(2026, 3, 1, 3, 0, 1, tzinfo=timezone.utc)
 LEASE, BOTH, ADVISORY = ("lease",), ("schedule", "lease"), ("advisory",)
@@ -356,17 +360,19 @@ def test_a_url_is_checked_and_not_connected_to(server: LockServer) -> None:
         acquire_locks(ONE, ("leese",))  # type: ignore[arg-type]
 
 
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/dev/fd").iterdir()}
+
+
 def test_nothing_is_left_behind() -> None:
-    before = set(threading.enumerate()), set(os.listdir("/dev/fd"))
+    before = set(threading.enumerate()), descriptors()
     with in_memory() as server:
         with acquire_locks(ONE, BOTH):
             pass
         assert server.held()
-    assert (set(threading.enumerate()), set(os.listdir("/dev/fd"))) == before
-    with (
-        pytest.raises(DatabaseUnavailableError),
-        LeaseLock(make(url="host=127.0.0.1 port=1", connect_timeout_seconds=0.2)),
-    ):
+    assert (set(threading.enumerate()), descriptors()) == before
+    nowhere = make(url="host=127.0.0.1 port=1", connect_timeout_seconds=0.2)
+    with pytest.raises(DatabaseUnavailableError), LeaseLock(nowhere):
         pass
     with in_memory() as server:
         assert server.held() == []
@@ -418,3 +424,20 @@ def test_nobody_gets_there_but_who_imports_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# pytest
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="the documents are not installed with the package")
+def test_the_example_in_the_documents_runs(tmp_path: Path) -> None:
+    section = LIBRARY.read_text().partition("## Testing without a database")[2]
+    conftest, example = re.findall("```python\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_example.py").write_text(example)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
+    # Other people's plugins are not what is tested, and slow to load.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "3 passed" in done.stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 
 from dislock import (
+    DatabaseUnavailableError,
     DislockError,
     LeaseLostError,
     LockNotAcquiredError,
@@ -21,6 +24,9 @@ from dislock import (
     aio,
     run_with_locks,
 )
+from dislock.drivers import aio as tasks
+from dislock.drivers import threads
+from dislock.holding import Holding
 from pg_advisory_lock import PgAdvisoryLock
 from tests.integration.library.conftest import MakeContext
 from tests.support.wait import until
@@ -151,3 +157,92 @@ def test_nothing_is_left_behind(make: MakeContext, db: Database, connections: Ca
     until(lambda: connections() == 0)
     assert db.execute(HELD).fetchone() is None
     assert db.execute("SELECT count(*) FROM key_value").fetchone() == (0,)
+
+
+def test_a_watch_that_was_asked_to_leave_before_it_began_ends(make: MakeContext) -> None:
+    holding = Holding(make(), ["advisory"])
+    holding.begin()
+    driver = holding._driver
+    assert driver.run(holding.acquisition.acquire())
+    for _ in range(20):
+        leave = driver.leave()
+        driver.request(leave)
+        driver.run(holding.acquisition.keep(), leave)
+    assert holding.release() is None
+
+
+def test_a_process_with_many_open_files_keeps_its_lock(make: MakeContext) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    files = [os.dup(0) for _ in range(1100)]
+    try:
+        with acquire_locks(make(), ["advisory"]) as session:
+            assert session.lease_lost is not None
+            assert not session.lease_lost.wait(0.5)
+    finally:
+        for each in files:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_a_thread_that_watches_nothing_is_begun(
+    make: MakeContext, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "dislock-renewal":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(DislockError, match="no thread"):
+        acquire_locks(make(), ["advisory"]).__enter__()
+    until(lambda: db.execute(HELD).fetchone() is None)
+
+
+def test_a_wait_whose_connection_breaks_at_its_end_proves_nothing(make: MakeContext, db: Database) -> None:
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            acquire_locks(make(wait_seconds=1.5), ["advisory"]).__enter__()
+        except DislockError as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=wait)
+    with acquire_locks(make(), ["advisory"]):
+        waiter.start()
+        until(lambda: db.execute(WAITING).fetchone())
+        db.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        waiter.join()
+    assert [type(error) for error in errors] == [DatabaseUnavailableError]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_whoever_leaves_a_wait_does_not_wait_for_its_answer(
+    make: MakeContext, db: Database, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    for driver in (threads, tasks):
+        monkeypatch.setattr(driver, "LINGER", 3600.0)
+
+    async def queue() -> None:
+        waiter = asyncio.create_task(aio.acquire_locks(make(wait_seconds=3600), ["advisory"]).__aenter__())
+        await asyncio.to_thread(until, lambda: db.execute(WAITING).fetchone())
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+
+    with acquire_locks(make(), ["advisory"]):
+        if asynchronous:
+            asyncio.run(queue())
+        else:
+            holding = Holding(make(wait_seconds=3600), ["advisory"])
+            held: list[bool] = []
+            waiter = threading.Thread(target=lambda: held.append(holding.acquire()))
+            waiter.start()
+            until(lambda: db.execute(WAITING).fetchone())
+            holding.request_leave()
+            waiter.join()
+            assert held == [False]
+        until(lambda: db.execute(WAITING).fetchone() is None)

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.contract import Dislock, bare, dislock, dislock_command, lease, on_this_host, shares_host
+from tests.support.contract import Dislock, bare, dislock, lease
 
-__all__ = ["bare", "dislock", "dislock_command", "lease", "on_this_host", "shares_host"]
+__all__ = ["bare", "dislock", "lease"]
 
 #: Records a run and returns its id; columns that are not given are those of a success a minute ago.
 Record = Callable[..., int]

@@ -61,7 +61,6 @@ def test_what_is_doubtful_is_said_and_changes_no_exit_code(operator: Dislock) ->
     ("statement", "code", "reason"),
     [
         ("DROP TABLE key_value", 2, "the table key_value does not exist in this database: --init creates it"),
-        ("DROP TABLE runs", 2, "the table runs does not exist in this database: --init creates it"),
         ("ALTER DATABASE {} SET default_transaction_read_only = on", 1, "the server is read-only"),
     ],
 )
@@ -72,6 +71,29 @@ def test_what_is_wrong_ends_as_a_run_would(operator: Dislock, statement: str, co
     assert (ran.code, ran.err.count("\n")) == (code, 1)
     assert reason in ran.err
     assert reason in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "given", "doubt"),
+    [
+        ("DROP TABLE key_value", {"LOCK_STRATEGY": "advisory"}, ""),
+        ("ALTER DATABASE {} SET default_transaction_read_only = on", {"LOCK_STRATEGY": "advisory"}, ""),
+        ("DROP TABLE runs", {}, "runs are not recorded: the table runs does not exist in this database"),
+        ("", {"LOCK_STRATEGY": "schedule,lease", "LOCK_SLOT_CONSUMED_BY": "success"}, "all hosts of this key must use"),
+    ],
+)
+def test_what_a_run_can_do_without_is_not_wrong(
+    operator: Dislock, statement: str, given: dict[str, str], doubt: str
+) -> None:
+    (name,) = operator.sql("SELECT current_database()::text")[0]
+    if statement:
+        operator.sql(statement.format(name))
+    given = {**SLOT, **given}
+    ran = operator.run("--check", "DATABASE_URL", "true", **given)
+    assert (ran.code, ran.err) == (0, "")
+    assert "Wrong" not in ran.out
+    assert doubt in " ".join(ran.out.split())
+    assert operator.run("DATABASE_URL", "true", **given).code == 0
 
 
 def test_missing_privileges_and_a_missing_command_are_named(operator: Dislock) -> None:
@@ -88,7 +110,7 @@ def test_missing_privileges_and_a_missing_command_are_named(operator: Dislock) -
 
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("y\n", 0, False), ("n\n", 2, True), ("\n", 2, True)])
-def test_on_a_terminal_release_asks(operator: Dislock, on_this_host: None, answer: str, code: int, held: bool) -> None:
+def test_on_a_terminal_release_asks(operator: Dislock, answer: str, code: int, held: bool) -> None:
     operator.sql("INSERT INTO key_value VALUES ('cronjob-lock:lease:job', 'h:1', now() + interval '1 hour')")
     ours, theirs = pty.openpty()
     try:

@@ -379,7 +379,7 @@ def test_a_locked_table_is_waited_for_no_longer_than_asked(operator: Dislock) ->
         assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
 
 
-def test_a_full_disk_is_an_error_and_a_reader_that_left_is_none(operator: Dislock, on_this_host: None) -> None:
+def test_a_full_disk_is_an_error_and_a_reader_that_left_is_none(operator: Dislock) -> None:
     words = " ".join(f"'{word}'" for word in operator.command)
     operator.command = ["/bin/sh", "-c"]
     full = operator.run(

@@ -84,7 +84,7 @@ def test_a_run_is_there_while_it_goes_on(operator: Dislock, settings: dict[str, 
     assert [ended(run) for run in recorded(operator)] == [("success", 0)]
 
 
-def test_a_run_that_dies_with_its_host_died_when_its_lease_is_over(operator: Dislock, on_this_host: None) -> None:
+def test_a_run_that_dies_with_its_host_died_when_its_lease_is_over(operator: Dislock) -> None:
     settings = {**LEASE, "RUN_LOCK_TTL_SECONDS": "2"}
     process = operator.start("DATABASE_URL", "sh", "-c", "echo up; exec sleep 30", environ=settings)
     assert operator.line(process) == "up"

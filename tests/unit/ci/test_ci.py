@@ -121,6 +121,25 @@ def test_failovers_need_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert ("DISLOCK_TEST_CLUSTER" in outcome.lack, outcome.tally.passed) == ((True, 0) if lacks else (False, 1))
 
 
+def test_the_contract_is_run_on_each_artifact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+
+    def run(name: str, command: list[str], *_: object) -> tuple[int, Path]:
+        if "tests/contract" in command:
+            asked.append((name, [word for word in command if word.startswith("--artifact=")]))
+        return 0, tmp_path
+
+    monkeypatch.setattr(kinds, "run", run)
+    for kind in ("integration", "artifact", "image"):
+        list(kinds.outcomes(kind, Options()))
+    assert asked == [
+        ("integration", []),
+        ("contract-zipapp", ["--artifact=zipapp"]),
+        ("contract-folder", ["--artifact=folder"]),
+        ("contract-image", ["--artifact=image"]),
+    ]
+
+
 def test_pytest_that_breaks_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(): pass\n")
     options = Options(pytest=("--no-such-option",))

@@ -10,7 +10,7 @@ import pytest
 from dislock.errors import LeaseLostError, LossReason, NotSealedError
 from dislock.protocol.acquisition import LEAVE_SECONDS, REPORT_PAUSE
 from dislock.protocol.steps import LINGER, Done, Execute, Unanswered, Wait
-from tests.unit.protocol.test_acquisition import HELD, NOW, REFUSED, TERMS, Script, plan, rows
+from tests.unit.protocol.test_acquisition import BROKEN, HELD, NOW, REFUSED, TERMS, Script, plan, rows
 
 TAKEN = Done(((NOW, 0, "other:7", NOW + 1),))
 
@@ -165,3 +165,16 @@ def test_a_lease_that_could_not_be_freed_is_a_warning_and_no_loss() -> None:
     ((level, text),) = script.said
     assert level == logging.WARNING
     assert "ends by itself within 60 s" in text
+
+
+@pytest.mark.parametrize("row", [TAKEN, Done(((NOW, 0, None, None),))])
+def test_a_row_that_another_run_took_after_a_lost_release_is_no_loss(row: Done) -> None:
+    script = holding(BROKEN, row, supervised=True)
+    assert script.run(script.protocol.release(succeeded=True)) is None
+    assert script.events == ["release failed"]
+    assert not script.protocol.void
+    # Held too long, it may have been taken before.
+    late = holding(BROKEN, row, supervised=True)
+    late.now += TERMS.ttl
+    assert late.run(late.protocol.release(succeeded=True)) is not None
+    assert late.protocol.void

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dislock.errors import LEASE_LOST_EXIT_CODE
 from dislock.protocol.plan import JournalPlan
 from dislock.protocol.records import CleanRuns, EndRun, StartRun
 from dislock.protocol.schedule import Schedule
@@ -109,6 +110,16 @@ def test_a_lost_lease_is_lost_whatever_the_command_did(continues: bool, code: in
     script = Script(plan(lease=TERMS, journal=JOURNAL, continues=continues), answers(MoveExpiry=gone))
     acquired(script, succeeded=True, exit_code=0)
     assert (recorded(script)[1].outcome, recorded(script)[1].exit_code) == ("lost", code)
+
+
+@pytest.mark.parametrize("continues", [False, True])
+def test_a_success_whose_slot_is_not_sealed_is_recorded_with_the_exit_code_that_it_gets(continues: bool) -> None:
+    slot = slot_plan()._replace(by_success=True)
+    free, gone = Done(((None, None, NOW),)), Done(((NOW, 0, None, None, 0, None, None),))
+    asked = plan(slot=slot, lease=TERMS, journal=JOURNAL, continues=continues)
+    script = acquired(Script(asked, answers(Inspect=free, FreeAndSeal=gone)), succeeded=True, exit_code=0)
+    assert (recorded(script)[1].outcome, recorded(script)[1].exit_code) == ("lost", LEASE_LOST_EXIT_CODE)
+    assert script.protocol.void
 
 
 def test_what_was_refused_is_not_recorded() -> None:

@@ -52,6 +52,7 @@ def test_help_names_all_settings_and_exit_codes(bare: Dislock) -> None:
         assert code in ran.out
 
 
+@pytest.mark.short
 def test_version(bare: Dislock) -> None:
     ran = bare.run("--version")
     assert (ran.code, ran.err) == (0, "")

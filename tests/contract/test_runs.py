@@ -29,6 +29,7 @@ def set_time_zone(dislock: Dislock, zone: str) -> None:
 
 
 class TestSchedule:
+    @pytest.mark.short
     def test_one_start_per_slot_and_silence(self, dislock: Dislock) -> None:
         first, second = (dislock.run("DATABASE_URL", "echo", "ran") for _ in range(2))
         assert (first.code, first.out, first.err) == (0, "ran\n", "")
@@ -53,6 +54,7 @@ class TestSchedule:
         assert re.fullmatch(r".+:\d+", row.value)
         assert row.expires == datetime(year + 1, 1, 1, tzinfo=timezone.utc)
 
+    @pytest.mark.short
     def test_the_slot_is_the_zones(self, dislock: Dislock) -> None:
         dislock.run("DATABASE_URL", "true", CRON_TZ="asia/tokyo")
         assert dislock.rows()["schedule:job"].expires.astimezone(timezone.utc).strftime("%m-%d %H") == "12-31 15"
@@ -79,6 +81,7 @@ class TestSchedule:
         dislock.sql("UPDATE key_value SET expire_at = now() - interval '1 day'")
         assert dislock.run("DATABASE_URL", "echo", "ran").out == "ran\n"
 
+    @pytest.mark.short
     def test_the_command_takes_the_place_of_the_process(self, dislock: Dislock, on_this_host: None) -> None:
         process = dislock.start("DATABASE_URL", "sh", "-c", "echo $$")
         assert dislock.finish(process).out == f"{process.pid}\n"
@@ -118,6 +121,7 @@ class TestSchedule:
 
 
 class TestLease:
+    @pytest.mark.short
     def test_one_run_at_a_time(self, lease: Dislock) -> None:
         first = lease.start("DATABASE_URL", *HOLD, stdin=subprocess.PIPE)
         assert lease.line(first) == "ready"
@@ -194,14 +198,8 @@ class TestBoth:
         assert dislock.run("DATABASE_URL", "echo", "ran").out == "ran\n"
 
 
-@pytest.fixture(params=["schedule", "lease", "schedule,lease"])
-def each(request: pytest.FixtureRequest, dislock: Dislock) -> Dislock:
-    """Each mode in turn."""
-    dislock.environment["LOCK_STRATEGY"] = request.param
-    return dislock
-
-
 class TestCommand:
+    @pytest.mark.short
     @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("exit 255", 255)])
     def test_its_exit_code(self, each: Dislock, script: str, code: int) -> None:
         ran = each.run("DATABASE_URL", "sh", "-c", script)
@@ -211,6 +209,7 @@ class TestCommand:
         # A shell tells both in one way: where the command took the place of the process it died itself.
         assert each.run("DATABASE_URL", "sh", "-c", "kill -TERM $$").code in (143, -15)
 
+    @pytest.mark.short
     @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc", 126)])
     def test_one_that_cannot_be_started_gives_everything_back(self, each: Dislock, command: str, code: int) -> None:
         ran = each.run("DATABASE_URL", command)
@@ -220,11 +219,15 @@ class TestCommand:
         assert [row.live for row in each.rows().values()] == [False] * len(each.rows())
         assert each.run("DATABASE_URL", "echo", "ran").out == "ran\n"
 
-    def test_its_arguments_arrive_byte_by_byte(self, each: Dislock) -> None:
-        words = [b"", b" ", b"a b", b"\xff\xfe", b"\xc3\xa9", b"--help", b"--", b"$HOME", b"*", b"'", b"two\nlines"]
-        ran = each.run("DATABASE_URL", "--", "printf", "<%s>", *words)
-        assert ran.out.encode("utf-8", "surrogateescape") == b"".join(b"<" + word + b">" for word in words)
+    def test_its_arguments_arrive(self, each: Dislock) -> None:
+        words = ["", " ", "a b", "é", "--help", "--", "$HOME", "*", "'", "two\nlines"]
+        assert each.run("DATABASE_URL", "--", "printf", "<%s>", *words).out == "".join(f"<{word}>" for word in words)
 
+    def test_its_arguments_arrive_byte_by_byte(self, each: Dislock, on_this_host: None) -> None:
+        ran = each.run("DATABASE_URL", "--", "printf", "<%s>", b"\xff\xfe", b"\xc3\xa9")
+        assert ran.out.encode("utf-8", "surrogateescape") == b"<\xff\xfe><\xc3\xa9>"
+
+    @pytest.mark.short
     def test_its_environment_is_as_it_came(self, each: Dislock, on_this_host: None) -> None:
         before = {
             **each.environment, "LC_ALL": "C", "EMPTY": "", "PYTHONPATH": "/nowhere", "PYTHONHASHSEED": "3",

@@ -29,6 +29,7 @@ def running(lease: Dislock, *argv: str) -> subprocess.Popen[bytes]:
 
 
 class TestLoss:
+    @pytest.mark.short
     @pytest.mark.parametrize("change", [STEAL, "DELETE FROM key_value"])
     def test_the_command_is_ended_and_75(self, lease: Dislock, change: str) -> None:
         process = running(lease, *FAST, "DATABASE_URL", *TRAP)
@@ -66,6 +67,7 @@ class TestLoss:
 
 
 class TestSignals:
+    @pytest.mark.short
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_they_reach_the_command_and_the_lease_is_freed(self, lease: Dislock, number: int) -> None:
         process = running(lease, "--kill-grace=0.3", "DATABASE_URL", *TRAP)
@@ -109,7 +111,7 @@ class TestSignals:
             ran = dislock.finish(process)
             other.rollback()
         assert (ran.code, ran.out) == (128 + number, "")
-        # The statement that was on its way was called back, which needs psycopg 3.2 and libpq 17: with older ones it
+        # The statement that was on its way was cancelled, which needs psycopg 3.2 and libpq 17: with older ones it
         # comes through after the end (docs/concepts.md).
         if hasattr(psycopg.Connection, "cancel_safe") and psycopg.pq.version() >= 170000:
             until(lambda: not any(row.live for row in dislock.rows().values()))

@@ -39,6 +39,7 @@ def waiting(dislock: Dislock, *argv: str) -> subprocess.Popen[bytes]:
 
 
 class TestWaiting:
+    @pytest.mark.short
     def test_it_runs_as_soon_as_the_lease_is_free(self, lease: Dislock) -> None:
         first = asking(lease)
         second = waiting(lease, "DATABASE_URL", "echo", "ran")
