@@ -145,11 +145,7 @@ def _server(seen: Seen) -> str:
         ("role", server.role),
         ("zone", server.zone),
         ("clock", f"this host is {abs(seen.offset):.3f} s {direction} it (round trip {seen.round_trip:.3f} s)"),
-<<<<<<< HEAD
-        *((name, "cannot be used, see below" if text else "can be used") for name, text in seen.tables),
-=======
-        *((each.name, each.trouble or "can be used") for each in seen.tables),
->>>>>>> main
+        *((each.name, "cannot be used, see below" if each.trouble else "can be used") for each in seen.tables),
     ]
     return table(("", ""), rows).lstrip("\n")
 
