@@ -145,7 +145,7 @@ def _server(seen: Seen) -> str:
         ("role", server.role),
         ("zone", server.zone),
         ("clock", f"this host is {abs(seen.offset):.3f} s {direction} it (round trip {seen.round_trip:.3f} s)"),
-        *((each.name, each.trouble or "can be used") for each in seen.tables),
+        *((each.name, "cannot be used, see below" if each.trouble else "can be used") for each in seen.tables),
     ]
     return table(("", ""), rows).lstrip("\n")
 

@@ -46,6 +46,17 @@ def explain_journal(error: BaseException, secrets: Sequence[str], *, broken: boo
     return Failure(blot_out(said, secrets) + hint, broken=broken)
 
 
+def about_journal(error: BaseException, table_parts: Sequence[str], journal_parts: Sequence[str]) -> bool:
+    """Whether the server refuses the journal and not the lock table. It names one of the two, in any language."""
+    if not journal_parts or not isinstance(error, Error) or error.sqlstate not in ("42P01", "42501"):
+        return False
+    # Where a privilege is missing, without the schema.
+    from_part = 0 if error.sqlstate == "42P01" else -1
+    journal, table = ".".join(journal_parts[from_part:]), ".".join(table_parts[from_part:])
+    said = error.diag.message_primary or ""
+    return journal != table and re.search(rf"(?<![\w.]){re.escape(journal)}(?![\w.])", said) is not None
+
+
 def _quoted(name: str) -> str:
     """A name as it has to be written in SQL to mean itself."""
     if re.fullmatch("[a-z_][a-z0-9_]*", name):

@@ -11,7 +11,7 @@ import psycopg
 
 from dislock.drivers.clock import clock
 from dislock.drivers.connections import decline_signals, options, sever
-from dislock.drivers.failures import EXPECTED
+from dislock.drivers.failures import EXPECTED, about_journal
 from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
 from dislock.errors import ConfigurationError, DatabaseUnavailableError, DislockError
@@ -49,7 +49,13 @@ class Questions:
         """Carries out a definition (DDL) with the name of a table in it."""
         name = psycopg.sql.Identifier(*parts)
         # Text of this package alone; without parameters nobody looks for placeholders.
-        self._connection.execute(psycopg.sql.SQL(definition).format(table=name))
+        try:
+            self._connection.execute(psycopg.sql.SQL(definition).format(table=name))
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise ConfigurationError(
+                f"this role may not create the table {'.'.join(parts)} ({error.diag.message_primary}): use a role that "
+                "may create tables there, or let one run the SQL that --schema prints"
+            ) from None
 
 
 def ask(
@@ -112,7 +118,12 @@ class _Attempt:
         except DislockError as error:
             self.error = error
         except EXPECTED as error:
-            failure = self._database.failure(error, self._tables[0], broken=False)
+            table, journal = self._tables
+            if about_journal(error, table, journal):
+                said = self._database.journal_failure(error, broken=False).text
+                self.error = ConfigurationError(f"the journal cannot be used: {said}")
+                return
+            failure = self._database.failure(error, table, broken=False)
             kind = ConfigurationError if failure.permanent else DatabaseUnavailableError
             self.error = kind(failure.text)
         except BaseException as error:  # noqa: BLE001 - handed over to the thread that waits for it

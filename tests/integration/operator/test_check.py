@@ -104,6 +104,7 @@ def test_missing_privileges_and_a_missing_command_are_named(operator: Dislock) -
         assert ran.code == 2
         assert "this role may not use the table key_value: GRANT UPDATE ON key_value TO it" in " ".join(ran.out.split())
         assert "the command was not found" in ran.out
+        assert re.search(r"^  lock table key_value +cannot be used, see below$", ran.out, re.MULTILINE)
     finally:
         operator.sql("DROP OWNED BY check_cron", "DROP ROLE check_cron")
 

@@ -84,6 +84,41 @@ def test_a_table_of_another_form_is_named_with_the_difference(operator: Dislock,
         assert difference in ran.err
 
 
+def test_a_role_that_may_not_create_tables_is_told_so(bare: Dislock, database_url: str) -> None:
+    bare.url = database_url
+    bare.sql("CREATE ROLE init_cron LOGIN", "REVOKE CREATE ON SCHEMA public FROM public")
+    try:
+        url = psycopg.conninfo.make_conninfo(database_url, user="init_cron")
+        ran = bare.run("--init", "--table=locks", "DATABASE_URL", DATABASE_URL=url)
+        assert (ran.code, ran.out) == (2, "")
+        assert "this role may not create the table locks (permission denied for schema public)" in ran.err
+        assert "GRANT" not in ran.err
+    finally:
+        bare.sql("DROP OWNED BY init_cron", "DROP ROLE init_cron")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("DROP TABLE runs", 'the journal cannot be used: relation "runs" does not exist: --init creates it'),
+        (
+            "REVOKE ALL ON runs FROM reading_cron",
+            "the journal cannot be used: permission denied for table runs: GRANT SELECT, INSERT, UPDATE ON it",
+        ),
+        ("DROP TABLE key_value", "the table key_value does not exist"),
+    ],
+)
+def test_of_the_two_tables_the_one_in_the_way_is_named(operator: Dislock, change: str, reason: str) -> None:
+    operator.sql("CREATE ROLE reading_cron LOGIN", "GRANT SELECT ON key_value, runs TO reading_cron", change)
+    try:
+        url = psycopg.conninfo.make_conninfo(operator.url, user="reading_cron")
+        ran = operator.run("--status", "DATABASE_URL", DATABASE_URL=url)
+        assert (ran.code, ran.out) == (2, "")
+        assert reason in ran.err
+    finally:
+        operator.sql("DROP OWNED BY reading_cron", "DROP ROLE reading_cron")
+
+
 def test_columns_of_ones_own_do_no_harm(operator: Dislock) -> None:
     operator.sql("ALTER TABLE runs ADD COLUMN note text")
     assert operator.run("--init", "DATABASE_URL").code == 0
