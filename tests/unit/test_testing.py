@@ -316,7 +316,10 @@ def test_waiting_until_it_is_free(server: LockServer, strategies: Any) -> None:
 
 
 @pytest.mark.parametrize("strategies", [LEASE, ADVISORY])
-def test_a_wait_ends_when_the_clock_says_so(server: LockServer, strategies: Any) -> None:
+def test_a_wait_ends_when_the_clock_says_so(
+    server: LockServer, strategies: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dislock")
     errors: list[BaseException] = []
     # The lease of the one who holds it must outlive the wait.
     holding = replace(ONE, run_ttl_seconds=3600)
@@ -331,6 +334,8 @@ def test_a_wait_ends_when_the_clock_says_so(server: LockServer, strategies: Any)
     with acquire_locks(holding, strategies) as session:
         thread = threading.Thread(target=work)
         thread.start()
+        # Before that it is its time to connect that ends.
+        until(lambda: "waiting for it" in caplog.text)
 
         def over() -> bool:
             server.advance(100)
