@@ -26,7 +26,7 @@ def raised(*args, **options):
 {place} = raised
 context = LockContext(
     url=sys.argv[1], table_parts=["key_value"], lock_key="job", owner="host:1", run_ttl_seconds=60,
-    lease_interval_seconds=10, schedule="0 0 1 1 *",
+    lease_interval_seconds=10, schedule="0 0 1 1 *", time_zone="UTC",
 )
 run_with_locks(sys.argv[2:], context, ["schedule", "lease"])
 """

@@ -15,8 +15,9 @@ import psutil
 import psycopg
 import pytest
 
+from build.common import postgres
 from ci.environments import ROOT
-from tests.support import postgres, statements
+from tests.support import statements
 from tests.support.postgres import Postgres
 from tests.support.replicas import Pair
 from tests.support.tls import Authority, TlsServer, tls_server
