@@ -17,7 +17,7 @@ class View(Generic[Event]):
     def __init__(self, acquisition: Acquisition, lease_lost: Event | None) -> None:
         self._acquisition = acquisition
         self.lease_lost = lease_lost
-        """Set when the lease is lost; None without a lease and under ``LeaseLossPolicy.CONTINUE``."""
+        """Set when the lease or the advisory lock is lost; None with a slot alone, or under ``CONTINUE``."""
 
     @property
     def fencing_token(self) -> int:

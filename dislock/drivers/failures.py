@@ -29,7 +29,8 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
     if isinstance(error, UnicodeError):
         # Python raises it when it encodes the name of a host, and does not say which host.
         return Failure(f"the database URL names {NO_HOST}", permanent=True, broken=broken)
-    if state is None and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
+    # A pooler reports its own refusals as violations of the protocol.
+    if state in (None, "08P01") and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
         return Failure(f"{text}: {advice}", permanent=True, broken=broken)
     # A wrong statement or value stays wrong.
     permanent = isinstance(error, (ProgrammingError, DataError, IntegrityError, NotSupportedError))
@@ -131,6 +132,10 @@ _CONNECTING = (
     (
         r"fe_sendauth: no password supplied|no password supplied",
         "put it into the database URL, or into ~/.pgpass (mode 0600) of the account that runs this",
+    ),
+    (
+        r"transaction blocks not allowed in statement pooling mode",
+        "an advisory lock needs the pool_mode transaction or session for this database, or a way past the pooler",
     ),
     (r"server does not support SSL", "the server offers no TLS, but sslmode asks for it"),
     (r"channel binding (is )?required", "the server offers none; check channel_binding in the database URL"),

@@ -12,7 +12,15 @@ from weakref import WeakSet
 from dislock.context import LockContext
 from dislock.drivers.clock import clock
 from dislock.drivers.memory_table import Call, Row, Rows, Table
-from dislock.protocol.advisory_statements import AdvisoryStatement, Commit, Holder, Queue, SetTimeout, Try
+from dislock.protocol.advisory_statements import (
+    AdvisoryStatement,
+    Commit,
+    Holder,
+    Outlast,
+    Queue,
+    SetTimeout,
+    Try,
+)
 from dislock.protocol.statements import ClaimLease, rows_of
 from dislock.protocol.steps import Execute
 
@@ -143,6 +151,8 @@ class MemoryServer:
         if isinstance(statement, Holder):
             queue = self._queues.get(_signed(statement.high, statement.low), deque())
             return ((f"{queue[0].name} (process {os.getpid()})" if queue else None,),)
+        if isinstance(statement, Outlast):
+            return ((False, 0),)
         if isinstance(statement, SetTimeout):
             session.patience = statement.milliseconds / 1000
         elif isinstance(statement, Commit):

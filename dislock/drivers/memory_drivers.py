@@ -100,7 +100,7 @@ class _Client:
             return Done(leave=leave)
         broken = self._news()
         self._server.end(self.session)
-        return Failed(ENDED if broken else Failure(HAD_TO_WAIT), leave)
+        return Failed(ENDED if broken else Failure(HAD_TO_WAIT, timed_out=True), leave)
 
 
 class MemoryThreads(_Client, threads.Threads):

@@ -108,7 +108,7 @@ class TestTemporaryFolder:
         until(lambda: not list(place.iterdir()), what="the removal of the temporary folder")
         return str(Path(ran.out).relative_to("/")).partition("/dislock-")[0]
 
-    @pytest.mark.parametrize("mode", [0o777, 0o720])
+    @pytest.mark.parametrize("mode", [0o777, 0o702])
     def test_others_can_write_to_it(self, zipapp: Zipapp, mode: int) -> None:
         assert self.in_tmpdir(zipapp, mode, os.geteuid()) == "tmp"
 

@@ -33,6 +33,8 @@ from dislock import (
     run_with_locks,
     with_locks,
 )
+from dislock.drivers import aio as drivers_aio
+from dislock.drivers import memory, threads
 from dislock.testing import Held, LockServer, in_memory
 from tests.support.wait import until
 
@@ -57,7 +59,10 @@ ONE, OTHER = make(), make(owner="host:2")
 
 
 @pytest.fixture
-def server() -> Iterator[LockServer]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LockServer]:
+    # Nobody looks at the clock from time to time: what is noticed was told.
+    for driver in (threads, drivers_aio):
+        monkeypatch.setattr(driver, "LONGEST_SLEEP", 3600)
     with in_memory(now=START) as server:
         yield server
 
@@ -196,6 +201,10 @@ def test_nothing_can_be_taken_from_nobody(server: LockServer) -> None:
         server.take_away("job")
     with ScheduleLock(ONE), pytest.raises(LookupError):
         server.take_away("job")
+    with LeaseLock(ONE):
+        pass
+    with pytest.raises(LookupError):
+        server.take_away("job")
 
 
 def test_a_command_is_stopped_when_its_lease_is_taken_away(server: LockServer) -> None:
@@ -252,6 +261,15 @@ def test_a_slot_is_taken_until_its_next_tick(server: LockServer) -> None:
     with ScheduleLock(OTHER) as session:
         assert session.slot is not None
         assert session.slot.tick == datetime(2026, 3, 2, 3, tzinfo=timezone.utc)
+
+
+def test_each_statement_has_a_moment_of_its_own(server: LockServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "clock", lambda: 1000.0)
+    tokens = []
+    for _ in range(3):
+        with LeaseLock(ONE) as session:
+            tokens.append(session.fencing_token)
+    assert tokens == sorted(set(tokens))
 
 
 @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan"), "5", True])

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 
 from dislock import (
+    ConfigurationError,
     DatabaseUnavailableError,
     DislockError,
     LeaseLostError,
@@ -29,6 +30,7 @@ from dislock.drivers import threads
 from dislock.holding import Holding
 from pg_advisory_lock import PgAdvisoryLock
 from tests.integration.library.conftest import MakeContext
+from tests.support.pgbouncer import PgBouncer
 from tests.support.wait import until
 
 Database = psycopg.Connection[Any]
@@ -142,6 +144,13 @@ def test_a_waiter_is_served_when_the_lock_is_free(make: MakeContext, db: Databas
 def test_a_wait_in_vain_ends_with_an_error_of_its_own(make: MakeContext) -> None:
     with acquire_locks(make(), ["advisory"]), pytest.raises(LockWaitEndedError, match="in vain"):
         acquire_locks(make(wait_seconds=0.2), ["advisory"]).__enter__()
+
+
+def test_a_pooler_that_allows_no_transaction_is_named(make: MakeContext, database_url: str) -> None:
+    with PgBouncer(database_url, "statement") as pooler:
+        context = make(url=pooler.url(database_url))
+        with pytest.raises(ConfigurationError, match="needs the pool_mode transaction or session"):
+            acquire_locks(context, ["advisory"]).__enter__()
 
 
 def test_there_is_no_fencing_token(make: MakeContext, capfd: pytest.CaptureFixture[str]) -> None:

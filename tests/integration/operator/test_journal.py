@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,24 @@ def test_a_block_is_not_recorded_and_a_refused_call_neither(operator: Dislock) -
         with pytest.raises(LockNotAcquiredError):
             work()
     assert recorded(operator) == []
+
+
+def test_a_start_is_recorded_also_without_a_thread_for_it(operator: Dislock, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name == "dislock-renewal":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+
+    @with_locks(context(operator), ["schedule"])
+    def work() -> None:
+        assert operator.sql("SELECT count(*) FROM runs WHERE ended_at IS NULL") == [(1,)]
+
+    work()
+    assert [ended(run) for run in recorded(operator)] == [("success", None)]
 
 
 def test_a_journal_out_of_order_does_not_reach_the_function(
