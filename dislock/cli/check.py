@@ -16,6 +16,7 @@ from dislock.cli.output import complain, one_line
 from dislock.cli.schema import differences, missing_rights, readable
 from dislock.cli.tables import table
 from dislock.cli.values import ADVISORY
+from dislock.command import described
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError
 from dislock.protocol.records import (
@@ -191,18 +192,16 @@ def _both(moment: datetime | None, zone: ZoneInfo) -> tuple[str, str]:
 
 def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
     yield from (f"runs are not recorded: {each.trouble}" for each in seen.tables if each.trouble and not each.needed)
-    if settings.context.slot_consumed_by == "success":
-        yield (
-            "ticks are consumed by success: all hosts of this key must use that, because a mixture can run a tick "
-            "twice or not at all"
-        )
     noise = max(settings.context.slot_tolerance_seconds / 2, CLOCK_NOISE)
     if settings.context.schedule is not None and abs(seen.offset) - seen.round_trip / 2 > noise:
         yield "the clocks of this host and of the database differ: a start can count for the wrong tick"
     programs = {row.command for row in seen.commands if row.command}
+    # Where the other command always comes first, this line's own has never run.
+    if programs and settings.command and (own := described(settings.command, settings.context)):
+        programs.add(own)
     if len(programs) > 1:
         yield (
-            f"two or more commands ran under this key: {', '.join(sorted(programs))}; each keeps the others from "
+            f"two or more commands have this key: {', '.join(sorted(programs))}; each keeps the others from "
             "running, unless the key was meant for all of them"
         )
     if settings.context.slot_consumed_by == "success":

@@ -43,6 +43,16 @@ def test_it_reminds_of_what_all_hosts_must_set_alike(operator: Dislock) -> None:
     assert "all hosts of this key must set it so" in " ".join(ran.out.partition("Doubtful")[2].split())
 
 
+def test_a_command_that_never_ran_is_compared_with_those_that_did(operator: Dislock) -> None:
+    operator.run("DATABASE_URL", "echo", "one", LOCK_KEY="job", LOCK_STRATEGY="lease")
+    said = {
+        word: operator.run("--check", "DATABASE_URL", "echo", word, LOCK_KEY="job", LOCK_STRATEGY="lease").out
+        for word in ("one", "two")
+    }
+    assert "two or more commands have this key: echo" in said["two"]
+    assert "Doubtful" not in said["one"]
+
+
 def test_what_is_doubtful_is_said_and_changes_no_exit_code(operator: Dislock) -> None:
     for word in ("one", "two"):
         operator.run("DATABASE_URL", "echo", word, LOCK_KEY="job", LOCK_STRATEGY="lease")
@@ -54,7 +64,7 @@ def test_what_is_doubtful_is_said_and_changes_no_exit_code(operator: Dislock) ->
     assert "--ttl has no effect without the strategy lease" in doubts
     assert "no zone is given, so that of the database session (UTC) is used" in doubts
     assert "the slot tolerance of 5 s is cut to 1 s" in doubts
-    assert "two or more commands ran under this key: echo" in doubts
+    assert "two or more commands have this key: echo" in doubts
 
 
 @pytest.mark.parametrize(
@@ -79,7 +89,7 @@ def test_what_is_wrong_ends_as_a_run_would(operator: Dislock, statement: str, co
         ("DROP TABLE key_value", {"LOCK_STRATEGY": "advisory"}, ""),
         ("ALTER DATABASE {} SET default_transaction_read_only = on", {"LOCK_STRATEGY": "advisory"}, ""),
         ("DROP TABLE runs", {}, "runs are not recorded: the table runs does not exist in this database"),
-        ("", {"LOCK_STRATEGY": "schedule,lease", "LOCK_SLOT_CONSUMED_BY": "success"}, "all hosts of this key must use"),
+        ("", {"LOCK_STRATEGY": "schedule,lease", "LOCK_SLOT_CONSUMED_BY": "success"}, "all hosts of this key must"),
     ],
 )
 def test_what_a_run_can_do_without_is_not_wrong(

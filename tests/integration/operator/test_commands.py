@@ -80,8 +80,10 @@ def test_a_table_of_another_form_is_named_with_the_difference(operator: Dislock,
             "DATABASE_URL",
             LOCK_STRATEGY="lease",
         )
-        assert ran.code == 2
-        assert difference in ran.err
+        # A journal keeps no run from starting.
+        doubtful = action == "--check" and "runs" in change
+        assert ran.code == (0 if doubtful else 2)
+        assert difference in (" ".join(ran.out.split()) if doubtful else ran.err)
 
 
 def test_a_role_that_may_not_create_tables_is_told_so(bare: Dislock, database_url: str) -> None:
