@@ -52,7 +52,7 @@ def archive(built: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive for hosts, as the image's build makes it."""
     output = tmp_path_factory.mktemp("archive")
     engine.build_own("archive", f"--output={output}")
-    [path] = output.iterdir()
+    [path] = output.glob("*.tar.gz")
     return path
 
 
