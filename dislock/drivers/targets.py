@@ -139,6 +139,9 @@ def _trust_the_hosts_certificates(given: dict[str, str], known: Mapping[str, str
 def _split(given: dict[str, str], known: Mapping[str, str]) -> list[Target]:
     """One set of parameters for each host, in the order in which libpq would try them."""
     lists = {key: known.get(key, "").split(",") for key in ("host", "hostaddr", "port")}
+    if any("@" in host[1:] for host in lists["host"]):
+        # libpq would look it up, and an error would show it: what stands before the last "@" is the end of a password.
+        raise ConfigurationError('the database URL has an "@" in its host: one in a password is written as %40')
     if not any(map(_can_be_a_host, lists["host"])) and not any(lists["hostaddr"]):
         raise ConfigurationError(f"the database URL names {NO_HOST}")
     number = max(len(lists["host"]), len(lists["hostaddr"]))

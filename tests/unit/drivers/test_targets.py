@@ -311,3 +311,11 @@ def test_a_number_that_is_none_is_named(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^the database URL has a {name} that is not a whole number$"):
         Database(f"host=h {name}=abc", "x")
     assert Database(f"host=h {name}=1", "x").targets[0].parameters[name] == "1"
+
+
+def test_an_at_sign_in_a_password_shows_nothing_of_it() -> None:
+    with pytest.raises(ConfigurationError, match="%40") as caught:
+        targets("postgresql://app:hush@hash@db.example.com/app")
+    assert "hash" not in str(caught.value)
+    assert targets("postgresql://app:hush%40hash@db.example.com/app")
+    assert targets("host=@abstract dbname=app")
