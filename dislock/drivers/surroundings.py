@@ -30,7 +30,7 @@ class Surroundings:
     def threads(self, database: Database, context: LockContext, *, shares: bool) -> Any:
         """A driver for synchronous code; ``shares``: its connection is shared with other locks of this process."""
         if shares:
-            from dislock.drivers.shared import SharedThreads
+            from dislock.drivers.shared_threads import SharedThreads
 
             return SharedThreads(database, context.table_parts)
         from dislock.drivers.threads import Threads

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from dislock import LeaseLock, LeaseLostError, LockContext, LockNotAcquiredError, LossReason, aio
-from dislock.drivers import shared
+from dislock.drivers import shared, shared_threads
 from dislock.drivers.aio import Tasks
 from dislock.drivers.clock import clock
 from dislock.drivers.targets import Database
@@ -202,7 +202,7 @@ def test_with_nothing_to_do_there_is_no_thread_and_no_connection(
     program.leave()
     assert threads() == []
     until(lambda: connections() == 0)
-    assert not shared._couriers
+    assert not shared_threads._couriers
     assert not shared._groups
 
 
