@@ -255,7 +255,7 @@ EXIT_CODES = (
     ("0", "The command succeeded, or somebody else holds the lock (nothing was run; see --skipped-exit-code)."),
     ("1", "Runtime failure: the database could not be reached, an answer was lost, or a wait was in vain."),
     ("2", "Invalid configuration or usage, or a lock table that is missing or not permitted."),
-    ("75", "The lease was lost, or the tick was not sealed: the command's success cannot be vouched for."),
+    ("75", "The lease was lost, or the tick was not sealed: the command's success does not count."),
     ("126", "The command cannot be executed."),
     ("127", "The command was not found."),
     ("128+N", "The command, or the wait for the lock, was ended by signal N."),
