@@ -41,7 +41,10 @@ def operate(asked: Operation | Unanswerable) -> int:
         return _cannot_tell(asked.reason)
     with _ended_by_signals():
         if asked.action == "--overdue":
-            return _overdue(asked)
+            try:
+                return _overdue(asked)
+            except Exception as error:  # noqa: BLE001 - a monitor takes any other exit code for the state of the jobs
+                return _cannot_tell(f"unexpected {type(error).__name__}")
         try:
             return _ACTIONS[asked.action](asked)
         except ConfigurationError as error:
