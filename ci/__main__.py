@@ -19,7 +19,7 @@ HELP = """without a KIND: the whole breadth, each thing once; at most 15 minutes
 
 kinds:
   lint         ruff: rules and format
-  types        mypy --strict
+  types        mypy --strict, and the README's Python by mypy and pyright
   unit         pure, milliseconds each
   integration  against a real PostgreSQL: an embedded one, or TEST_DATABASE_URL
   simulation   the protocol under a simulated clock, network and crashes

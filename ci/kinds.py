@@ -86,7 +86,9 @@ def _lint(_: Options) -> Iterator[Outcome]:
 
 
 def _types(_: Options) -> Iterator[Outcome]:
-    yield _check("types", [str(main_environment().interpreter), "-m", "mypy"])
+    python = str(main_environment().interpreter)
+    yield _check("types", [python, "-m", "mypy"])
+    yield _check("snippets", [python, "-m", "ci.snippets"])
 
 
 def _check(name: str, command: Sequence[str]) -> Outcome:
