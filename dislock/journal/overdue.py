@@ -68,7 +68,7 @@ def judge(runs: Sequence[RunRow], first: int, now: int, late: float) -> Finding:
         if state(newest) == UNKNOWN:
             text = f"no end recorded for {duration(seconds)} on {host(newest.owner)}, {duration(usual)} is usual"
         return Finding(newest.key, WARNING, "long", text)
-    when = clock(newest.started, zone)
+    when = _clock(newest.started, zone)
     word = state(newest)
     return Finding(newest.key, OK, word, f"{word}, started {when} on {host(newest.owner)}")
 
@@ -101,7 +101,7 @@ def summary(found: Sequence[Finding]) -> tuple[int, str]:
 
 
 def zone_of(run: RunRow) -> ZoneInfo:
-    """The zone in which a run's ticks are told."""
+    """The zone in which a run's times are shown."""
     try:
         return find_zone(run.time_zone or "UTC")
     except ConfigurationError:
@@ -117,7 +117,7 @@ def _missed(runs: Sequence[RunRow], due: int, zone: ZoneInfo, late: float) -> Fi
         if run.started <= until and (run.ended is None or run.ended >= due) and state(run) != "died":
             if "lease" not in run.strategy:
                 continue
-            since = clock(run.started, zone)
+            since = _clock(run.started, zone)
             text = f"the tick {tick} did not run: the run of {since} on {host(run.owner)} held the lease"
             return Finding(key, WARNING, "held up", text)
     return Finding(key, CRITICAL, "missed", f"nothing ran for the tick {tick}; the last run began {_last(runs, zone)}")
@@ -125,12 +125,17 @@ def _missed(runs: Sequence[RunRow], due: int, zone: ZoneInfo, late: float) -> Fi
 
 def _last(runs: Sequence[RunRow], zone: ZoneInfo) -> str:
     run = runs[-1]
-    return f"{clock(run.started, zone)} on {host(run.owner)} ({ended(run)})"
+    return f"{_clock(run.started, zone)} on {host(run.owner)} ({ended(run)})"
 
 
 def _bad(run: RunRow, zone: ZoneInfo) -> str:
     tick = f" of the tick {_tick(run.tick, zone)}" if run.tick is not None else ""
-    return f"{ended(run)}: the run{tick} began {clock(run.started, zone)} on {host(run.owner)}"
+    return f"{ended(run)}: the run{tick} began {_clock(run.started, zone)} on {host(run.owner)}"
+
+
+def _clock(micros: int, zone: ZoneInfo) -> str:
+    # The jobs of one list may have different zones.
+    return f"{clock(micros, zone)} {zone.key}"
 
 
 def _tick(micros: int, zone: ZoneInfo) -> str:
