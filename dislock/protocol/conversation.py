@@ -1,4 +1,4 @@
-"""Talking to a database that may not answer: connecting, asking, asking again. No I/O; see ``steps``."""
+"""Talking to a database that may not answer: connecting, asking, and how often a statement is tried again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tick of a cron expression a start belongs to, and when its slot ends. Pure: no clock of its own."""
+"""Which tick of a cron expression a start belongs to, when its slot ends, and in which zone ticks are shown."""
 
 from __future__ import annotations
 
