@@ -37,6 +37,8 @@ class Acquisition(Recording):
         super().__init__(plan, senses)
         self._losses: list[Loss] = []
         self._listeners: deque[Callable[[Loss], None]] = deque()
+        #: Nothing ran or will: that what was taken is lost by now is of no interest.
+        self._in_vain = False
         self._failing_since: float | None = None
         self._reported_at = 0.0
         #: Whether a run that succeeded has sealed its slot; None where nothing was to be sealed.
@@ -54,9 +56,11 @@ class Acquisition(Recording):
             held = yield from self._claim_all()
         except DislockError:
             # Not a finally: steps must not be yielded while a generator is being closed.
+            self._in_vain = True
             yield from self.release(started=False)
             raise
         if not held:
+            self._in_vain = True
             yield from self.release(started=False)
         elif not self.kept:
             yield from self._close()
@@ -120,7 +124,7 @@ class Acquisition(Recording):
         """Stores and reports the first loss; ``over``: noticed when the work had ended."""
         # Appending is atomic, so two threads agree on which one was first without a lock.
         self._losses.append(loss)
-        if self._losses[0] is not loss:
+        if self._losses[0] is not loss or self._in_vain:
             return
         level = WARNING if self._plan.continues else ERROR
         key = self._plan.lease.key if self._plan.lease else None

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 LOOK_ON_SECONDS = 3.0
 
 
-def test_no_system_call_between_two_renewals(start: Start, database_url: str, tmp_path: Path) -> None:
+def test_one_look_at_the_clock_in_a_second_between_renewals(start: Start, database_url: str, tmp_path: Path) -> None:
     strace = need_program("strace")
     run = start(database_url, LEASE, {"RUN_LOCK_TTL_SECONDS": 3600, "LOCK_LEASE_INTERVAL": 1000}).up()
     until(lambda: asleep(run.pid), PATIENCE, "all threads asleep")
@@ -36,7 +36,9 @@ def test_no_system_call_between_two_renewals(start: Start, database_url: str, tm
         finally:
             tracer.terminate()
             tracer.wait()
-    assert calls == []
+    # A wait that a suspended machine would prolong is slept in slices of a second.
+    assert all("futex" in call or "restart_syscall" in call for call in calls), calls
+    assert len(calls) <= 2 * (LOOK_ON_SECONDS + 1), calls
     assert run.tell().ended() == (0, "")
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dislock import LeaseLock, LeaseLostError, LockContext
+from dislock import LeaseLock, LeaseLostError, LockContext, Loss
 from dislock.command import run_held
 from dislock.holding import Holding
 from dislock.process.signals import Signals
+from dislock.protocol.acquisition import Acquisition
+from dislock.protocol.steps import Steps
 from tests.faults.conftest import Table
 from tests.faults.wrapper import PATIENCE
 from tests.support.wait import until
@@ -34,8 +36,13 @@ def context(database_url: str) -> LockContext:
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """The renewing thread gets no time until this is set, as on a machine that has too much to do."""
-    keep, over = Holding._keep, threading.Event()
-    monkeypatch.setattr(Holding, "_keep", lambda self: (over.wait(PATIENCE), keep(self)))
+    keep, over = Acquisition.keep, threading.Event()
+
+    def keep_late(self: Acquisition) -> Steps[Loss | None]:
+        over.wait(PATIENCE)
+        return (yield from keep(self))
+
+    monkeypatch.setattr(Acquisition, "keep", keep_late)
     return over
 
 

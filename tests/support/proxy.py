@@ -129,10 +129,12 @@ class Proxy:
 
         def work() -> None:
             if not self._refusing:
+                # Bound and not listening: refused. It is bound before the other is closed, or a connection of somebody
+                # else's could get the port as its own end in between.
+                refusing = self._bind()
                 self._selector.unregister(self._listener)
                 self._listener.close()
-                # Bound and not listening: refused, and the port stays ours.
-                self._listener = self._bind()
+                self._listener = refusing
 
         self._do(work)
 
@@ -203,6 +205,7 @@ class Proxy:
     def _bind(self) -> socket.socket:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(("127.0.0.1", self.port))
         listener.setblocking(False)
         self.port = int(listener.getsockname()[1])
