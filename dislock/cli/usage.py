@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Iterable
 from textwrap import wrap
@@ -17,6 +16,8 @@ _WIDTH = 79
 
 def version() -> str:
     """What ``--version`` prints: what a report of a fault has to name."""
+    import platform
+
     # The zipapp's own modules, where this runs out of one.
     build = getattr(sys.modules.get("_bootstrap.place"), "BUILD", "")
     parts = [f"build {build}"] if build else []

@@ -254,4 +254,6 @@ def test_whoever_leaves_a_wait_does_not_wait_for_its_answer(
             holding.request_leave()
             waiter.join()
             assert held == [False]
-        until(lambda: db.execute(WAITING).fetchone() is None)
+        # An older psycopg cannot cancel: the server sees to its queue when the lock is free.
+        if hasattr(psycopg.pq.PGconn, "cancel_conn"):
+            until(lambda: db.execute(WAITING).fetchone() is None)
