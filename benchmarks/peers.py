@@ -69,5 +69,5 @@ def _pip(folder: Path, *arguments: str) -> None:
 
 
 def _locked() -> tuple[str, ...]:
-    text = "".join((ROOT / "build" / name).read_text() for name in ("pyz.lock", "natives.lock"))
+    text = "".join((ROOT / "build" / "zipapp" / name).read_text() for name in ("packages.lock", "natives.lock"))
     return tuple(re.findall(r"(?m)^(\S+==\S+)", text))
