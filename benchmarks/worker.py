@@ -1,4 +1,4 @@
-"""A program in some environment that does as it is told, line by line; what it does lies in `inside/`."""
+"""A program in some environment that carries out orders, line by line; what it can do lies in `inside/`."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Bench:
         return next((kind for kind, arguments in TESTS.items() if not self._passes(arguments)), "")
 
     def _passes(self, arguments: Sequence[str]) -> bool:
-        # A .pyc is told from its source by time and size alone: two mutants of one second would be one.
+        # A .pyc is compared with its source by time and size alone: two mutants of one second would look the same.
         environ = clean_environ() | {"PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
             ["/bin/sh", "-c", f'ulimit -t {PROCESSOR_SECONDS} && exec "$@"', "sh", self.python, *arguments],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from datetime import datetime, timezone
 
 from dislock.cli.output import complain, one_line, write
@@ -38,8 +39,9 @@ class _Sink(logging.Handler):
         except Exception:  # noqa: BLE001 - whatever it is, the lock and the run go on
             return
 
+    @abstractmethod
     def put(self, record: logging.LogRecord) -> None:
-        raise NotImplementedError
+        """Writes one record."""
 
     def clean(self, text: str) -> str:
         return blot_out(text, self._secrets)

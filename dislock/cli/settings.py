@@ -159,7 +159,7 @@ class _Reader:
             slot_consumed_by=values["LOCK_SLOT_CONSUMED_BY"],
         )
         for ours, theirs in _slips(self._environ, self._options).items():
-            self._notices.append(f"{theirs} is no setting of dislock, and {ours}, which is one, is not set")
+            self._notices.append(f"{theirs} is not a setting of dislock; was {ours} meant? It is not set")
         idle, hints = self._without_effect(strategies, values)
         return Settings(
             context,

@@ -250,7 +250,7 @@ class _Run:
         self.interrupt: BaseException | None = None
 
     def told(self) -> bool:
-        """Whether there was a request to leave; each request is told once."""
+        """Whether there was a request to leave; each request is reported once."""
         requested, self.leave.requested = self.leave.requested, False
         return requested
 

@@ -114,7 +114,7 @@ class Member:
         self.since = self.until = math.nan
 
     def told(self) -> bool:
-        """Whether there was a request to leave; each request is told once."""
+        """Whether there was a request to leave; each request is reported once."""
         asked, self.asked = self.asked, False
         return asked
 

@@ -416,7 +416,7 @@ def test_an_entry_that_no_program_can_be_given_is_left_out(monkeypatch: pytest.M
 def test_a_variable_that_is_nearly_a_setting_is_told(theirs: str, ours: str) -> None:
     (option,) = (each for each in OPTIONS if each.variable == ours)
     (notice,) = settings(**{**both(option), theirs: "1"}).notices
-    assert notice == f"{theirs} is no setting of dislock, and {ours}, which is one, is not set"
+    assert notice == f"{theirs} is not a setting of dislock; was {ours} meant? It is not set"
     good, _ = SAMPLES[ours]
     assert not settings(**{**both(option), theirs: "1", ours: good}).notices
     assert not settings(f"{option.option}={good}", **{**both(option), theirs: "1"}).notices
