@@ -166,7 +166,7 @@ class Bench:
                 shutil.copy2(ROOT / name, folder / name)
 
     def killer(self, mutant: Mutant | None) -> str:
-        """Which tests notice the mutant (None: the unchanged rules); empty if none do."""
+        """The test that notices the mutant (None: the unchanged rules); empty if none does."""
         if mutant is None:
             return self._noticed()
         path = self.folder / mutant.path
@@ -178,28 +178,43 @@ class Bench:
             path.write_bytes(text)
 
     def _noticed(self) -> str:
-        return next((kind for kind, arguments in TESTS.items() if not self._passes(arguments)), "")
+        return next(filter(None, (self._failure(kind, arguments) for kind, arguments in TESTS.items())), "")
 
-    def _passes(self, arguments: Sequence[str]) -> bool:
+    def _failure(self, kind: str, arguments: Sequence[str]) -> str:
+        """What fails in these tests; empty if they pass."""
         # A .pyc is compared with its source by time and size alone: two mutants of one second would look the same.
         environ = clean_environ() | {"PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", f'ulimit -t {PROCESSOR_SECONDS} && exec "$@"', "sh", self.python, *arguments],
-            cwd=self.folder,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            return process.wait(LIMIT_SECONDS) == 0
-        except subprocess.TimeoutExpired:
-            return False
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        with (self.folder / "output").open("w+") as output:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", f'ulimit -t {PROCESSOR_SECONDS} && exec "$@"', "sh", self.python, *arguments],
+                cwd=self.folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            try:
+                if process.wait(LIMIT_SECONDS) == 0:
+                    return ""
+            except subprocess.TimeoutExpired:
+                return f"{kind}: no end"
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            output.seek(0)
+            return failure_in(output.read()) or f"{kind}: exit code {process.returncode}"
+
+
+def failure_in(output: str) -> str:
+    """The test that pytest reports, or the promise that the simulation saw broken."""
+    for line in output.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            return line.split(" ", 1)[1].partition(" - ")[0]
+        if line.startswith("python -m tests.simulation "):
+            return "simulation: " + line.partition("  # ")[2].partition(":")[0]
+    return ""
 
 
 def main() -> int:
@@ -208,6 +223,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant: a sample")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
+    parser.add_argument("--all", action="store_true", help="also print which test noticed each of the others")
     given = parser.parse_args()
     names = given.modules or [path.stem for path in sorted((ROOT / RULES).glob("*.py")) if path.stem != "__init__"]
     paths = [f"{RULES}/{name}.py" for name in names]
@@ -224,13 +240,14 @@ def main() -> int:
     cache = ROOT / ".cache"
     cache.mkdir(exist_ok=True)
     with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory(prefix="mutants-", dir=cache) as folder:
-        return _hunt(mutants, [Bench(Path(folder) / str(number)) for number in range(given.jobs)])
+        benches = [Bench(Path(folder) / str(number)) for number in range(given.jobs)]
+        return _hunt(mutants, benches, tell_all=given.all)
     return 130
 
 
-def _hunt(mutants: Sequence[Mutant], benches: Sequence[Bench]) -> int:
+def _hunt(mutants: Sequence[Mutant], benches: Sequence[Bench], *, tell_all: bool) -> int:
     if noticed := benches[0].killer(None):
-        print(f"the {noticed} tests fail without any mutant", file=sys.stderr)
+        print(f"this fails without any mutant: {noticed}", file=sys.stderr)
         return 2
     free: SimpleQueue[Bench] = SimpleQueue()
     for bench in benches:
@@ -250,6 +267,8 @@ def _hunt(mutants: Sequence[Mutant], benches: Sequence[Bench]) -> int:
             if not killer:
                 alive.append(mutant)
                 print(f"alive: {mutant}", flush=True)
+            elif tell_all:
+                print(f"noticed: {mutant}    by {killer}", flush=True)
     finally:
         pool.shutdown(cancel_futures=True)
     print(f"{len(mutants)} mutants, {len(alive)} alive")

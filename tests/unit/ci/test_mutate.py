@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.mutate import mutants_of
+from ci.mutate import failure_in, mutants_of
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,19 @@ def test_what_is_no_rule_is_left_alone(source: str) -> None:
 def test_an_offset_counts_bytes() -> None:
     (mutant,) = mutants_of("a.py", "größer = 1\n")
     assert mutant.apply("größer = 1\n".encode()) == "größer = (2)\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("output", "failure"),
+    [
+        ("F\nFAILED tests/unit/a.py::test_b[x] - assert 1 == 2\n1 failed\n", "tests/unit/a.py::test_b[x]"),
+        ("ERROR tests/unit/a.py - ImportError: x\n", "tests/unit/a.py"),
+        (
+            "7 histories\npython -m tests.simulation 73  # one start per slot: process 6\n",
+            "simulation: one start per slot",
+        ),
+        ("7 passed\n", ""),
+    ],
+)
+def test_the_test_that_noticed_it_is_named(output: str, failure: str) -> None:
+    assert failure_in(output) == failure
