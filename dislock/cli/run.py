@@ -120,6 +120,9 @@ def _unexpected(error: Exception) -> str:
 def _under_locks(
     settings: Settings, signals: Signals, environment: Mapping[bytes, bytes] | None, started: float, logger: Logger
 ) -> int:
+    from dislock.drivers.loading import load_psycopg
+
+    load_psycopg()
     from dislock.command import described, exit_code, run_held
     from dislock.errors import ConfigurationError
     from dislock.holding import Holding

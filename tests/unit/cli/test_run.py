@@ -37,6 +37,7 @@ import sys
 from dislock.cli.run import main
 code = main(sys.argv[1:])
 heavy = {"psycopg", "croniter", "sqlalchemy", "logging", "argparse", "asyncio", "socket", "subprocess", "zoneinfo"}
+heavy |= {"email", "importlib.metadata"}
 print(code, *sorted(heavy & set(sys.modules)))
 """
 
@@ -61,7 +62,7 @@ def test_what_needs_no_database_loads_nothing(argv: list[str], code: int) -> Non
     assert done.stdout.splitlines()[-1] == str(code)
 
 
-def test_a_lease_loads_no_cron_and_nothing_loads_sqlalchemy() -> None:
+def test_a_lease_loads_no_cron_and_nothing_loads_sqlalchemy_or_looks_up_versions() -> None:
     argv = ["--strategy=lease", "--lock-key=k", "--connect-timeout=0.01", "DATABASE_URL", "true"]
     done = subprocess.run(
         [sys.executable, "-I", "-c", LOADED, *argv],
@@ -73,7 +74,7 @@ def test_a_lease_loads_no_cron_and_nothing_loads_sqlalchemy() -> None:
     code, *loaded = done.stdout.split()
     assert code == "1"
     assert "psycopg" in loaded
-    assert not {"croniter", "sqlalchemy"} & set(loaded)
+    assert not {"croniter", "sqlalchemy", "email", "importlib.metadata"} & set(loaded)
 
 
 OWN = """
