@@ -16,8 +16,8 @@ from benchmarks.worker import Worker
 SIZES = (1, 10, 100, 1000, 5000)
 TTL = 10.0
 INTERVAL = 3.0
-#: How long they are watched: each is renewed a few times.
-SPAN = 7.0
+#: How long they are watched, and how long before: a lease is renewed with others from its second renewal on.
+SPAN, SETTLE = 7.0, 2 * INTERVAL
 
 #: Each renewal leaves the time since the one before, by the server's clock. Claims and releases leave none.
 TRIGGER = """
@@ -54,7 +54,8 @@ def measure(bench: Bench) -> None:
                 if size in contender.sizes:
                     _measure(bench, table, contender, size, redis)
     table.notes.append(
-        f"TTL {TTL:.0f} s, renewed every {INTERVAL:.0f} s or earlier, watched for {SPAN:.0f} s once all are held. "
+        f"TTL {TTL:.0f} s, renewed every {INTERVAL:.0f} s or earlier, watched for {SPAN:.0f} s, from {SETTLE:.0f} s "
+        "after all are held. "
         f"Late: how much longer than {INTERVAL:.0f} s the pause between two renewals of a lease was, by the server's "
         "clock, at the 99th percentile. Threads without the one that holds the leases. "
         "python-redis-lock: `auto_renewal=True`, connections as Redis counts them."
@@ -78,13 +79,14 @@ def _measure(bench: Bench, table: Table, contender: Contender, size: int, redis:
     case, name = f"{size:,}", contender.name
     foreign = contender.library == "redis-lock"
     url = redis if foreign and redis else bench.database(logged=True)
-    span = 1.0 if bench.quick else SPAN
+    span, settle = (1.0, 0.0) if bench.quick else (SPAN, SETTLE)
     arguments = [contender.library, contender.kind, str(size), str(TTL), str(INTERVAL), url]
     with bench.admin(name_of(url) if not foreign else "postgres") as admin:
         if not foreign:
             admin.execute(TRIGGER)
         with Worker(contender.python, "many", *arguments) as worker:
             got = worker.hear()
+            time.sleep(settle)
             with bench.watched(url) as traffic:
                 if not foreign:
                     admin.execute("TRUNCATE moves")
