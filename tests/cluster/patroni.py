@@ -172,7 +172,7 @@ class Cluster:
         except AssertionError:
             # A timeline of its own, which pg_rewind has not noticed: the operator's answer is a new copy.
             self.other(self.lead()).ask("/reinitialize", {"force": True}, "POST")
-            until(self.healthy, PATIENCE, "a cluster in order after its standby was made anew")
+            until(self.healthy, 4 * PATIENCE, "a cluster in order after its standby was made anew")
 
     @property
     def settings(self) -> dict[str, Any]:
