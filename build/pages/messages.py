@@ -20,7 +20,7 @@ PARTS = {
 _TABLES = ("dislock/cli/options.py", "dislock/cli/actions.py")
 #: Whose texts stand on another page, are sent to the server, or are markup.
 _LEFT_OUT = re.compile(
-    r"dislock/(cli/usage|protocol/(statements|records)|journal/(style|timeline|metrics)|redaction|_version)\.py"
+    r"dislock/(cli/usage|protocol/(statements|records|questions|schema)|journal/(style|timeline|metrics)|redaction|_version)\.py"
 )
 _SQL = re.compile(
     r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|GRANT|SET|WITH|WHERE|FROM|BEGIN|AND|ON)\b|\s(FROM|WHERE) "

@@ -19,20 +19,17 @@ from dislock.cli.values import ADVISORY
 from dislock.command import described
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError
-from dislock.protocol.records import (
+from dislock.protocol.questions import CommandRow, CommandsOfKey, Server, ServerRow
+from dislock.protocol.schedule import Schedule
+from dislock.protocol.schema import (
     CREATE_LOCKS,
     GRANT_JOURNAL,
     GRANT_LOCKS,
     JOURNAL_COLUMNS,
     LOCK_COLUMNS,
-    CommandRow,
-    CommandsOfKey,
     Form,
-    Server,
-    ServerRow,
     quoted,
 )
-from dislock.protocol.schedule import Schedule
 from dislock.protocol.statements import to_moment
 from dislock.protocol.zones import find_zone
 

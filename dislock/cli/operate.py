@@ -15,7 +15,7 @@ from dislock.cli.tables import table
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError, DislockError
 from dislock.journal import metrics, overdue, runs, status
-from dislock.protocol.records import (
+from dislock.protocol.questions import (
     Count,
     ForgetLocks,
     ForgetRuns,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError
-from dislock.protocol.records import (
+from dislock.protocol.schema import (
     CREATE_JOURNAL,
     CREATE_LOCKS,
     GRANT_JOURNAL,

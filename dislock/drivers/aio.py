@@ -208,6 +208,8 @@ class Tasks:
         return Done(leave=run.told())
 
     async def _abandon(self, connection: psycopg.AsyncConnection[Any], task: asyncio.Task[Any], run: _Run) -> None:
+        # What this does to the task is no error of the server, and asyncio logs an error that nobody has asked for.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Cancelling a task that waits for an answer makes psycopg ask the server to cancel the statement, for up to
         # five seconds. The end of its socket ends it at once.
         with suppress(psycopg.Error):

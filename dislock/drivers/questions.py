@@ -15,7 +15,7 @@ from dislock.drivers.failures import EXPECTED, about_journal
 from dislock.drivers.sql import compose, parameters
 from dislock.drivers.targets import Database
 from dislock.errors import ConfigurationError, DatabaseUnavailableError, DislockError
-from dislock.protocol.records import Question
+from dislock.protocol.questions import Question
 from dislock.protocol.statements import rows_of
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """The driver for asyncio whose locks share their connections: those of one event loop, on one database and table.
 
 ``Group`` carries out one hub (``protocol.sharing``) in one event loop. Here that is the loop of the program; for
-synchronous code it is the loop of a thread, see ``shared_threads``.
+synchronous code it is the loop of a thread, see ``shared_courier``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from dislock.drivers.clock import LONGEST_SLEEP, clock
 from dislock.drivers.targets import Database
 from dislock.events import report
 from dislock.protocol.plan import Senses
-from dislock.protocol.sharing import Hub, Line, Member, Seat
+from dislock.protocol.sharing import Hub
+from dislock.protocol.sharing_lines import Line
+from dislock.protocol.sharing_tickets import Member, Seat
 from dislock.protocol.steps import Steps
 
 T = TypeVar("T")

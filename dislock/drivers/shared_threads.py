@@ -1,14 +1,12 @@
 """The driver for threads whose locks share their connections: all of one process, on one database and table.
 
-One daemon thread runs an event loop with the group of ``shared``, as long as a lock needs it.
+The work is done in another thread (``shared_courier``). Here is what the thread that uses the lock does: it hands a run
+of a protocol over, and waits for its end.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
-import selectors
 import sys
 import threading
 from collections import deque
@@ -19,133 +17,16 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from dislock.drivers.clock import LONGEST_SLEEP, clock
-from dislock.drivers.connections import GOODBYE, decline_signals
-from dislock.drivers.shared import Group, Key, key_of
+from dislock.drivers.connections import GOODBYE
+from dislock.drivers.shared import key_of
+from dislock.drivers.shared_courier import Courier, find, post
 from dislock.drivers.targets import Database
-from dislock.errors import DatabaseUnavailableError, DislockError
+from dislock.errors import DislockError
 from dislock.events import SINK, Event, report
-from dislock.protocol.sharing import Member, Seat
+from dislock.protocol.sharing_tickets import Member, Seat
 from dislock.protocol.steps import Steps
 
 T = TypeVar("T")
-
-#: No lock guards it: whoever is interrupted by an exception while it has one may keep it for ever.
-_couriers: dict[Key, _Courier] = {}
-#: What a forked child has from its parent: never used again, and never closed, because the sockets are shared.
-_inherited: list[object] = []
-
-
-def _forget() -> None:
-    # The parent's threads are not here.
-    _inherited.append(dict(_couriers))
-    _couriers.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget)
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that looks names up in daemon threads: none is kept, and none keeps the program from its end."""
-
-    def __init__(self) -> None:
-        # Not epoll, which a forked child would share.
-        super().__init__(getattr(selectors, "PollSelector", selectors.SelectSelector)())
-
-    def run_in_executor(self, _executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        future: asyncio.Future[T] = self.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if not future.done():
-                if error is None:
-                    future.set_result(result)  # type: ignore[arg-type] # it is one where there is no error
-                else:
-                    future.set_exception(error)
-
-        def work() -> None:
-            decline_signals()
-            result, failure = None, None
-            try:
-                result = func(*args)
-            except BaseException as error:  # noqa: BLE001 - handed over to whoever waits for it
-                failure = error
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                self.call_soon_threadsafe(settle, result, failure)
-
-        try:
-            threading.Thread(target=work, name="dislock-lookup", daemon=True).start()
-        except RuntimeError as error:
-            settle(None, OSError(f"no thread for looking up a name: {error}"))
-        return future
-
-
-class _Courier:
-    """The thread of all leases of one table. It ends when there is nothing left to do."""
-
-    def __init__(self, key: Key, database: Database, table: list[str]) -> None:
-        self._key = key
-        self.inbox: deque[Callable[[_Courier], None]] = deque()
-        #: To be called once the connections are closed, if nobody needs them.
-        self.at_rest: list[Callable[[], None]] = []
-        self.group = Group(database, table)
-        #: Made in the thread: whoever is interrupted while he starts it leaves nothing to be closed.
-        self._loop: _Loop | None = None
-        self._news = asyncio.Event()
-        self.over = False
-        #: Whether others can find it; it does not end before.
-        self.listed = False
-        self._born = clock()
-        self.thread = threading.Thread(target=self._serve, name="dislock-leases", daemon=True)
-
-    def start(self) -> None:
-        try:
-            self.thread.start()
-        except RuntimeError as error:
-            # A limit of the system, or an interpreter that is shutting down.
-            raise DatabaseUnavailableError(f"no thread could be started for the lock: {error}") from None
-
-    def wake(self) -> None:
-        # Without a loop the thread has not begun, and looks into its inbox first.
-        if self._loop:
-            with suppress(RuntimeError):  # it has just ended
-                self._loop.call_soon_threadsafe(self._news.set)
-
-    def _may_end(self) -> bool:
-        if self.inbox or not self.group.hub.over or not (self.listed or clock() > self._born + LONGEST_SLEEP):
-            return False
-        if _couriers.get(self._key) is self:
-            del _couriers[self._key]
-        # Whoever has put something in since then may not have seen that this one is not listed any more.
-        if self.inbox and (other := _couriers.setdefault(self._key, self)) is not self:
-            while self.inbox:
-                other.inbox.append(self.inbox.popleft())
-            other.wake()
-        return not self.inbox
-
-    def _serve(self) -> None:
-        decline_signals()
-        self._loop = _Loop()
-        try:
-            self._loop.run_until_complete(self._work())
-        finally:
-            self.over = True
-            self._loop.close()
-
-    async def _work(self) -> None:
-        while True:
-            self._news.clear()
-            while self.inbox:
-                self.inbox.popleft()(self)
-            if self.group.hub.over:
-                await self.group.rest()
-                waiting, self.at_rest = self.at_rest, []
-                for ring in waiting:
-                    ring()
-                if self._may_end():
-                    return
-                await asyncio.sleep(0)
-            else:
-                await self._news.wait()
 
 
 class _Job(Generic[T]):
@@ -175,7 +56,7 @@ class _Job(Generic[T]):
         self._bell.acquire()
         self._begun = False
         self._member: Member | None = None
-        self._courier: _Courier | None = None
+        self._courier: Courier | None = None
         self.ended = False
         self.result: T | None = None
         self.error: BaseException | None = None
@@ -234,7 +115,7 @@ class _Job(Generic[T]):
 
     # In the courier's thread
 
-    def _go_on(self, courier: _Courier) -> None:
+    def _go_on(self, courier: Courier) -> None:
         if not self._begun:
             self._begun = True
             ended = partial(self._end, courier)
@@ -245,7 +126,7 @@ class _Job(Generic[T]):
             self._asking = False
             courier.group.hub.request(self._member)
 
-    def _end(self, courier: _Courier, result: T, error: BaseException | None) -> None:
+    def _end(self, courier: Courier, result: T, error: BaseException | None) -> None:
         self.result, self.error = result, error
         if error is not None and self.failed:
             self.failed(error)
@@ -298,7 +179,7 @@ class SharedThreads:
     @property
     def waits_in_vain(self) -> bool:
         """Whether this is the thread that would have to do what is waited for."""
-        courier = _couriers.get(self._key)
+        courier = find(self._key)
         return courier is not None and courier.thread is threading.current_thread()
 
     def can_go_on(self, steps: Steps[Any]) -> bool:
@@ -357,21 +238,6 @@ class SharedThreads:
         job.failed = failed
         return job
 
-    def post(self, action: Callable[[_Courier], None]) -> _Courier:
-        """Has the thread do something; starts it if need be."""
-        while True:
-            courier = _couriers.get(self._key)
-            if courier is None or not courier.thread.is_alive():
-                if sys.is_finalizing():
-                    raise DatabaseUnavailableError("the interpreter ends, and starts no thread for a lock any more")
-                if courier:
-                    _couriers.pop(self._key, None)
-                fresh = _Courier(self._key, self._database, self._table)
-                fresh.start()
-                courier = _couriers.setdefault(self._key, fresh)
-                fresh.listed = True
-            courier.inbox.append(action)
-            courier.wake()
-            # It may just have ended; what is done twice is done once.
-            if _couriers.get(self._key) is courier:
-                return courier
+    def post(self, action: Callable[[Courier], None]) -> Courier:
+        """Has the thread of all these locks do something."""
+        return post(self._key, self._database, self._table, action)

@@ -10,7 +10,8 @@ from psycopg import sql
 from dislock.protocol.statements import AnyStatement, template
 
 if TYPE_CHECKING:
-    from dislock.protocol.records import Question, Record
+    from dislock.protocol.questions import Question
+    from dislock.protocol.records import Record
 
 
 def compose(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dislock.journal.overdue import Finding
 from dislock.journal.status import Lock
-from dislock.protocol.records import RecentRow, RunRow
+from dislock.protocol.questions import RecentRow, RunRow
 
 
 class Metric(NamedTuple):

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from dislock.errors import ConfigurationError
 from dislock.journal.rows import BAD, RUNNING, SUCCESS, UNKNOWN, clock, duration, ended, host, state
-from dislock.protocol.records import RecentRow, RunRow
+from dislock.protocol.questions import RecentRow, RunRow
 from dislock.protocol.schedule import Schedule
 from dislock.protocol.statements import EPOCH, to_micros
 from dislock.protocol.zones import find_zone

@@ -6,7 +6,7 @@ import signal
 from datetime import datetime, tzinfo
 
 from dislock.errors import LEASE_LOST_EXIT_CODE
-from dislock.protocol.records import RunRow
+from dislock.protocol.questions import RunRow
 from dislock.protocol.statements import to_moment
 
 SUCCESS = "success"

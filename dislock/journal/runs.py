@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from dislock.journal.overdue import zone_of
 from dislock.journal.rows import clock, duration, ended, host, local, state, took
-from dislock.protocol.records import RunRow
+from dislock.protocol.questions import RunRow
 from dislock.protocol.statements import to_moment
 
 HEADINGS = ("KEY", "TICK", "HOST", "STARTED", "TOOK", "ENDED")

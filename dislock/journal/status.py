@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from dislock.context import LEASE_PREFIX, SCHEDULE_PREFIX
 from dislock.journal.rows import RUNNING, UNKNOWN, clock, duration, ended, local, state
 from dislock.journal.runs import iso
-from dislock.protocol.records import LockRow, RecentRow, RunRow
+from dislock.protocol.questions import LockRow, RecentRow, RunRow
 
 HEADINGS = ("KEY", "KIND", "OWNER", "ENDS IN")
 MORE_HEADINGS = ("SINCE", "LAST RUN")

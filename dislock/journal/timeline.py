@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from dislock.errors import ConfigurationError
 from dislock.journal.rows import BAD, DIED, LOST, NOT_STARTED, RUNNING, SUCCESS, UNKNOWN, duration, ended, host, state
 from dislock.journal.style import STYLE
-from dislock.protocol.records import RunRow
+from dislock.protocol.questions import RunRow
 from dislock.protocol.schedule import Schedule
 from dislock.protocol.statements import EPOCH, to_micros
 

@@ -14,7 +14,7 @@ from dislock.protocol.statements import to_micros
 from dislock.protocol.steps import Answer, Done, Execute, Failed, Steps, Unanswered, trouble
 
 if TYPE_CHECKING:
-    from dislock.protocol.records import Record
+    from dislock.protocol.records import Record, StartRun
 
 #: Seconds that the record of a start may take, and those of an end and of the deletion together.
 START_SECONDS = 1.0
@@ -32,14 +32,12 @@ class Recording(Claims):
         """Records that the work begins, once. True: asked to leave."""
         if not self._plan.journal or self._began is not None:
             return False
-        from dislock.protocol.records import StartRun
-
         self._began = now = self._clock()
         by = now + START_SECONDS
         if self.lease:
             # A renewal does not wait for the journal.
             by = min(by, self.lease.try_until(now))
-        return (yield from self._put(StartRun(*self._run()), by)).leave
+        return (yield from self._put(self._start_run(), by)).leave
 
     def _record_end(self, outcome: str, exit_code: int | None) -> Steps[None]:
         """Records how the work ended, and deletes what is older than the journal keeps."""
@@ -51,7 +49,7 @@ class Recording(Claims):
         now = self._clock()
         took = round((now - began) * 1_000_000)
         by = now + END_SECONDS
-        answer = yield from self._put(EndRun(*self._run(), took, exit_code, outcome), by)
+        answer = yield from self._put(EndRun(*self._start_run(), took, exit_code, outcome), by)
         if isinstance(answer, Done) and self._plan.journal.keep_days:
             # Nobody waits for it, and a role without the privilege keeps all.
             statement = CleanRuns(self._plan.journal.key, self._plan.journal.keep_days)
@@ -59,13 +57,17 @@ class Recording(Claims):
             if not isinstance(answer, Done):
                 self._say("cleaning failed", DEBUG, f"old runs were not deleted from the journal ({trouble(answer)})")
 
-    def _run(self) -> tuple[str, str, str | None, str | None, int | None, str, int | None, str | None]:
-        """The columns of a run that are known from its start."""
+    def _start_run(self) -> StartRun:
+        """What is known of the run from its start."""
+        from dislock.protocol.records import StartRun
+
         plan, journal = self._plan, self._plan.journal
         assert journal is not None
         tick = None if self.slot is None or self.slot.tick is None else to_micros(self.slot.tick)
         zone = self.zone if journal.schedule else None
-        return (journal.key, journal.strategy, journal.schedule, zone, tick, plan.owner, self.token, journal.command)
+        return StartRun(
+            journal.key, journal.strategy, journal.schedule, zone, tick, plan.owner, self.token, journal.command
+        )
 
     def _put(self, statement: Record, by: float) -> Steps[Answer]:
         """One try."""

@@ -1,7 +1,8 @@
-"""Many locks of one process share two connections: which statement goes over which, when, and with which others.
+"""Many locks of one process share two connections: a hub runs their protocols, and answers what they ask.
 
 No I/O; see ``steps``. A hub advances the protocols of its members, which know nothing of each other, and answers each
-of their steps as a driver would. Its own two connections are protocols too (``Line``), for an ordinary driver:
+of their steps as a driver would. Which statement goes before which is decided in ``sharing_tickets``. The hub's own two
+connections are protocols too (``sharing_lines``), for an ordinary driver:
 
 - ``main`` renews. All renewals that are due go into one statement (a beat), which never waits for a row. **A beat only
   confirms:** a lease that it did not move is asked alone, by its own statement, whose answer decides.
@@ -20,22 +21,12 @@ from contextvars import Context, copy_context
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from dislock.protocol.conversation import Conversation, Make
-from dislock.protocol.lease import lock_timeout
 from dislock.protocol.plan import Senses
-from dislock.protocol.statements import (
-    READS,
-    ClaimLease,
-    ClaimSlot,
-    Held,
-    Inspect,
-    Moved,
-    MoveExpiry,
-    RenewMany,
-    Statement,
-)
+from dislock.protocol.sharing_lines import IDLE, STUCK, Line, Lines
+from dislock.protocol.sharing_tickets import RENEWAL, Ended, Job, Member, Seat, Ticket, Waiting
+from dislock.protocol.statements import Moved, MoveExpiry, Statement
 from dislock.protocol.steps import (
     LINGER,
     NO_ANSWER,
@@ -52,28 +43,12 @@ from dislock.protocol.steps import (
     Wait,
 )
 
-#: Seconds that a statement may wait for its row while others want the connection.
-ROW_WAIT = 0.2
 #: A renewal joins a beat when this part of its pause is over.
 NEARLY_DUE = 0.75
-#: The most renewals in one statement.
-BEAT = 1000
-#: In one beat nobody has more than this many times the time that the most pressed one has: its deadline is theirs.
-SPREAD = 4
-#: A statement with less time left than this, in seconds, is not sent: to give it up would cost all the connection.
-LEAST = 0.02
-#: Seconds after its last use at which the side connection is closed.
-IDLE = 5.0
-#: Seconds after which the others do not wait for a statement's connection any more, and how many there are at most.
-STUCK, MOST_LINES = 0.5, 4
 #: Seconds that a line has to say itself that a statement was not answered.
 LATE = 0.05
-#: How statements that are asked alone go before each other.
-RENEWAL, RELEASE, CLAIM = range(3)
 #: The cause where a statement was not sent.
 NOT_SENT = "the statement was not sent in time: others were before it"
-
-Ended = Callable[[Any, BaseException | None], None]
 
 
 class Carrier(Protocol):
@@ -89,73 +64,17 @@ class Carrier(Protocol):
         """Has ``Hub.tick`` called at that moment instead of the one asked for before."""
 
 
-class Seat:
-    """What one lock has instead of a connection of its own."""
-
-    open = False
-
-
-class Member:
-    """One run of one protocol."""
-
-    __slots__ = ("asked", "cause", "context", "ended", "keeps", "seat", "since", "steps", "ticket", "until")
-
-    def __init__(self, seat: Seat, steps: Steps[Any], ended: Ended, context: Context, *, keeps: bool) -> None:
-        self.seat, self.steps, self.ended = seat, steps, ended
-        #: What the steps log is seen as if it was logged where they were begun.
-        self.context = context
-        #: It renews a lease.
-        self.keeps = keeps
-        self.asked = False
-        self.ticket: Ticket | None = None
-        #: Why its last statement that was sent has failed.
-        self.cause = ""
-        #: While it waits: since when and until when.
-        self.since = self.until = math.nan
-
-    def told(self) -> bool:
-        """Whether there was a request to leave; each request is reported once."""
-        asked, self.asked = self.asked, False
-        return asked
-
-
-class Ticket:
-    """One statement of a member, until it is answered."""
-
-    __slots__ = ("answered", "by", "member", "rank", "sent", "statement")
-
-    def __init__(self, member: Member, statement: Statement, by: float) -> None:
-        self.member, self.statement, self.by = member, statement, by
-        self.answered = False
-        self.sent: float | None = None
-        if isinstance(statement, MoveExpiry) and member.keeps:
-            self.rank = RENEWAL
-        else:
-            self.rank = CLAIM if isinstance(statement, (ClaimLease, ClaimSlot, *READS)) else RELEASE
-
-
-class Job(NamedTuple):
-    """What a line has to do next: a beat, or one statement alone."""
-
-    tickets: Sequence[Ticket]
-    beat: bool
-
-
 class Hub:
     """The members, what is due when, and the two lines."""
 
     def __init__(self, targets: tuple[str, ...], senses: Senses, carrier: Carrier) -> None:
         self._clock = senses.clock
         self._carrier = carrier
-        self._make_line = partial(Line, self, targets, senses)
-        self.main = self._make_line()
-        self._sides = [self._make_line()]
+        self._lines = Lines(partial(Line, self, targets, senses), senses.clock)
         self._members: dict[Member, None] = {}
         self._keepers: dict[Member, None] = {}
         self._seats: set[Seat] = set()
-        #: Renewals for the next beat, and all else by rank.
-        self._renewals: list[Ticket] = []
-        self._queue: list[tuple[int, float, int, Ticket]] = []
+        self._waiting = Waiting()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
         self._alarm = math.inf
@@ -166,13 +85,17 @@ class Hub:
         return not self._members and not self._seats
 
     @property
+    def main(self) -> Line:
+        return self._lines.main
+
+    @property
     def side(self) -> Line:
-        return self._sides[0]
+        return self._lines.sides[0]
 
     @property
     def lines(self) -> list[Line]:
         """There are more than two as long as one is stuck."""
-        return [self.main, *self._sides]
+        return self._lines.all
 
     # For the driver around it
 
@@ -217,8 +140,7 @@ class Hub:
     def stopped(self, line: Line, error: BaseException | None = None) -> None:
         """The run of ``line.serve()`` has ended; ``error``: not as it should."""
         line.running = False
-        if line in self._sides[1:] and not line.connected:
-            self._sides.remove(line)
+        self._lines.forget(line)
         for ticket in line.dropped():
             if error is None:
                 self.answer(ticket, Unanswered())
@@ -231,14 +153,10 @@ class Hub:
     # For the lines
 
     def next_job(self, line: Line) -> Job | None:
-        if line is self.main and (beat := self._next_beat()):
+        if line is self.main and (beat := self._waiting.next_beat(self._clock())):
             return Job(beat, beat=True)
-        if line in self._carriers():
-            while self._queue:
-                ticket = heappop(self._queue)[3]
-                # One that is too late gets its answer from its timer.
-                if not ticket.answered and ticket.by - self._clock() > LEAST:
-                    return Job([ticket], beat=False)
+        if line in self._lines.carriers(keeping=self.keeping) and (ticket := self._waiting.next_other(self._clock())):
+            return Job([ticket], beat=False)
         return None
 
     def unused(self, line: Line) -> bool:
@@ -252,7 +170,7 @@ class Hub:
     @property
     def alone(self) -> bool:
         """Nobody else wants the connection."""
-        return not any(not ticket.answered for *_, ticket in self._queue)
+        return not self._waiting.wanted
 
     @property
     def keeping(self) -> bool:
@@ -327,9 +245,9 @@ class Hub:
                 self._shorten(ticket)
             self._at(ticket.by, partial(self._too_late, ticket))
             if ticket.rank == RENEWAL:
-                self._renewals.append(ticket)
+                self._waiting.add_renewal(ticket)
                 if self.main.job and self.main.rank != RENEWAL:
-                    self._replace_main()
+                    self._lines.replace_main()
             else:
                 self._ask_alone(ticket)
             return None
@@ -369,49 +287,13 @@ class Hub:
 
     def _ask_alone(self, ticket: Ticket) -> None:
         if not ticket.answered:
-            heappush(self._queue, (ticket.rank, ticket.by, next(self._serial), ticket))
+            self._waiting.add(ticket)
             self._at(self._clock() + STUCK, lambda: None)
             for line in self.lines:
                 if line.job and line.patient:
                     # What may wait for long gives way to whoever comes. A renewal can be tried again.
                     line.patient = False
                     self._carrier.hurry(line)
-
-    def _carriers(self) -> list[Line]:
-        """What carries all else, in the order in which they are started."""
-        return self._sides if self._keepers else self.lines
-
-    def _next_carrier(self) -> Line | None:
-        """Which line to start for the statements that wait; None: one is at work already, or there is none left."""
-        for line in self._carriers():
-            if not line.running:
-                return line
-            if not line.job or self._clock() < line.begun + STUCK:
-                return None
-        if len(self.lines) == MOST_LINES:
-            return None
-        self._sides.append(self._make_line())
-        return self._sides[-1]
-
-    def _replace_main(self) -> None:
-        """Renewals do not wait for anything else: the line that has none of it under way becomes the main one."""
-        idle = next((number for number, line in enumerate(self._sides) if not line.job), None)
-        if idle is not None:
-            self.main, self._sides[idle] = self._sides[idle], self.main
-        elif len(self.lines) < MOST_LINES:
-            self._sides.append(self.main)
-            self.main = self._make_line()
-
-    def _next_beat(self) -> list[Ticket]:
-        now = self._clock()
-        waiting = sorted((t for t in self._renewals if not t.answered and t.by - now > LEAST), key=lambda t: t.by)
-        if not waiting:
-            self._renewals.clear()
-            return []
-        limit = now + SPREAD * (waiting[0].by - now)
-        beat = [ticket for ticket in waiting if ticket.by <= limit][:BEAT]
-        self._renewals = waiting[len(beat) :]
-        return beat
 
     def _shorten(self, ticket: Ticket) -> None:
         ticket.by = min(ticket.by, self._clock() + LINGER)
@@ -444,9 +326,9 @@ class Hub:
     def _stir(self) -> None:
         """Starts the lines that have something to do, and sets the alarm."""
         for line in self.lines:
-            if (line is self.main and self._renewals) or (line.connected and self.unused(line)):
+            if (line is self.main and self._waiting.renewals) or (line.connected and self.unused(line)):
                 self._start(line)
-        if self._queue and (carrier := self._next_carrier()):
+        if self._waiting.others and (carrier := self._lines.next_carrier(keeping=self.keeping)):
             self._start(carrier)
         if self._timers and self._timers[0][0] < self._alarm:
             self._alarm = self._timers[0][0]
@@ -456,125 +338,3 @@ class Hub:
         if not line.running:
             line.running = True
             self._carrier.start(line)
-
-
-class Line(Conversation):
-    """One connection of a hub, over which one statement goes at a time."""
-
-    def __init__(self, hub: Hub, targets: tuple[str, ...], senses: Senses) -> None:
-        super().__init__(targets, senses, math.inf)
-        self._hub = hub
-        self.running = False
-        #: The statements under way, and their rank.
-        self.job: Sequence[Ticket] = ()
-        self.rank = RENEWAL
-        #: The statement under way may wait for its row as long as it has time, because nobody else was there.
-        self.patient = False
-        #: The last statement failed on this connection; somebody wanted another one since.
-        self.soured = self.stale = False
-        #: When it began with what it has under way, and when it had last ended something.
-        self.begun = self.used = -math.inf
-
-    @property
-    def connected(self) -> bool:
-        return self._connected
-
-    def serve(self) -> Steps[None]:
-        """Carries out what there is to do. The connection stays open unless nobody needs it."""
-        while job := self._hub.next_job(self):
-            self.job, self.begun = job.tickets, self._clock()
-            if job.beat:
-                yield from self._beat(job.tickets)
-            else:
-                yield from self._alone(job.tickets[0])
-            self.job, self.patient = (), False
-            self.used = self._clock()
-        if self._hub.unused(self):
-            yield from self._close()
-        elif self is not self._hub.main:
-            self._hub.idle_at(self.used + IDLE)
-
-    def dropped(self) -> Sequence[Ticket]:
-        """What was under way when the run ended: nothing, unless something went wrong."""
-        job, self.job = self.job, ()
-        if job:
-            self.patient, self._connected = False, False
-        return job
-
-    def _beat(self, tickets: Sequence[Ticket]) -> Steps[None]:
-        self.rank = RENEWAL
-
-        def make(now: float, by: float) -> RenewMany:
-            for ticket in tickets:
-                ticket.sent = now
-            return renew_many([ticket.statement for ticket in tickets], lock_timeout(now, by))
-
-        answer = yield from self._try(make, tickets[0].by)
-        self._hub.confirm(tickets, answer, connected=self._connected)
-
-    def _alone(self, ticket: Ticket) -> Steps[None]:
-        statement = ticket.statement
-        self.rank = ticket.rank
-        if self.stale and self._connected:
-            # Where there is no other connection to be had, this one will do.
-            now = self._clock()
-            yield from self._reach(now + (ticket.by - now) / 2)
-        if isinstance(statement, (ClaimLease, ClaimSlot)) and self._hub.keeping:
-            refusal = yield from self._look(statement, ticket.by)
-            if refusal:
-                self._hub.answer(ticket, refusal)
-
-        def make(now: float, by: float) -> Statement:
-            ticket.sent = now
-            if isinstance(statement, READS):
-                return statement
-            self.patient = ticket.rank == RENEWAL and self._hub.alone
-            limit = by if self.patient else min(by, now + ROW_WAIT)
-            return statement._replace(lock_timeout=lock_timeout(now, limit))
-
-        if not ticket.answered:
-            self._hub.answer(ticket, (yield from self._try(make, ticket.by)))
-
-    def _look(self, claim: ClaimLease | ClaimSlot, by: float) -> Steps[Answer | None]:
-        """A plain read before a claim, which would lock the row of whoever holds it: the refusal, if it is held."""
-        answer = yield from self._try(lambda *_: Inspect(claim.key), by)
-        if isinstance(answer, Done):
-            held: Held = answer.rows[0]
-            start = held.now if isinstance(claim, ClaimLease) else max(held.now, claim.tick or held.now)
-            return Done() if held.ends is not None and held.ends > start else None
-        # The claim itself was never sent.
-        return Failed(Failure(NO_ANSWER) if isinstance(answer, Unanswered) else answer.failure._replace(broken=False))
-
-    def _try(self, make: Make, by: float) -> Steps[Answer]:
-        answer = yield from self._ask(make, by)
-        self.soured = not isinstance(answer, Done)
-        return answer
-
-    def _reach(self, by: float) -> Steps[Failed | None]:
-        """A request to leave hurries a statement on; it does not keep the others from their connection."""
-        self.stale = self.soured = False
-        while True:
-            self._connected, before = False, self._connected
-            failed = yield from super()._reach(by)
-            if self._connected:
-                return None
-            self._connected = before
-            assert failed is not None
-            wanted = any(not ticket.answered for ticket in self.job)
-            if not failed.leave or not wanted or by - self._clock() <= LEAST:
-                return failed
-
-
-def renew_many(moves: Sequence[Statement], timeout: str) -> RenewMany:
-    """One statement for many renewals; each has the number of its place."""
-    many = RenewMany([], [], [], [], [], timeout)
-    for number, move in enumerate(moves):
-        assert isinstance(move, MoveExpiry)
-        # The last one: it was moved already by this very statement, whose answer was lost.
-        for ends in (*move.known, move.expires):
-            many.numbers.append(number)
-            many.keys.append(move.key)
-            many.owners.append(move.owner)
-            many.ends.append(ends)
-            many.expires.append(move.expires)
-    return many

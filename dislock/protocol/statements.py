@@ -33,7 +33,8 @@ def to_moment(micros: int) -> datetime | None:
         return None
 
 
-def _micros(expression: str) -> str:
+def sql_micros(expression: str) -> str:
+    """The SQL of a moment in microseconds since 1970."""
     # extract() of an infinite timestamp cannot be cast to bigint.
     return (
         f"CASE WHEN isfinite({expression}) IS FALSE THEN {NEVER} "
@@ -41,10 +42,12 @@ def _micros(expression: str) -> str:
     )
 
 
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+#: The SQL of the time now in microseconds since 1970.
+SQL_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
-def _moment(parameter: str) -> str:
+def sql_moment(parameter: str) -> str:
+    """The SQL of a moment that is given as a parameter in microseconds since 1970."""
     # float8 holds whole numbers up to 2**53 exactly: microseconds until the year 2255.
     return f"(timestamptz 'epoch' + %({parameter})s::float8 * interval '1 microsecond')"
 
@@ -58,8 +61,8 @@ MOMENT_TYPES = ("timestamp with time zone", "timestamp(6) with time zone")
 
 # Set for this one transaction, so that every pooler mode works. The role's own lock_timeout may be absent or absurd: a
 # wait for somebody's row lock must end before the caller gives up, or the statement would be carried out later, when
-# nobody is there to hear of it. An acquisition that a crash of the
-# server (off) or a failover (local) could undo would be a lock for two.
+# nobody is there to hear of it. An acquisition that a crash of the server (off) or a failover (local) could undo would
+# be a lock for two.
 _SAFE = """
     safe AS MATERIALIZED (
         SELECT set_config('lock_timeout', %(lock_timeout)s, true),
@@ -139,7 +142,7 @@ class ReadClock(NamedTuple):
     """The database's time and the session's zone: one ``Clock``."""
 
 
-_TEMPLATES[ReadClock] = f"SELECT {_NOW}, current_setting('TimeZone')"
+_TEMPLATES[ReadClock] = f"SELECT {SQL_NOW}, current_setting('TimeZone')"
 
 
 class ClaimSlot(NamedTuple):
@@ -158,10 +161,10 @@ class ClaimSlot(NamedTuple):
 _TEMPLATES[ClaimSlot] = f"""
     WITH {_SAFE}
     INSERT INTO {{table}} AS held (key, value, expire_at)
-    SELECT %(key)s, %(owner)s, {_moment("expires")} FROM safe WHERE {_moment("expires")} > clock_timestamp()
+    SELECT %(key)s, %(owner)s, {sql_moment("expires")} FROM safe WHERE {sql_moment("expires")} > clock_timestamp()
     ON CONFLICT (key) DO UPDATE SET value = excluded.value, expire_at = excluded.expire_at
-    WHERE held.expire_at <= GREATEST(clock_timestamp(), {_moment("tick")}) AND excluded.expire_at > clock_timestamp()
-    RETURNING {_NOW}, {_micros("expire_at")}, {_TYPE}"""
+    WHERE held.expire_at <= GREATEST(clock_timestamp(), {sql_moment("tick")}) AND excluded.expire_at > clock_timestamp()
+    RETURNING {SQL_NOW}, {sql_micros("expire_at")}, {_TYPE}"""
 
 
 class ClaimLease(NamedTuple):
@@ -180,7 +183,7 @@ _TEMPLATES[ClaimLease] = f"""
     ON CONFLICT (key) DO UPDATE
     SET value = excluded.value, expire_at = clock_timestamp() + %(ttl)s::float8 * interval '1 microsecond'
     WHERE held.expire_at <= clock_timestamp()
-    RETURNING {_NOW}, {_micros("expire_at")}, {_TYPE}"""
+    RETURNING {SQL_NOW}, {sql_micros("expire_at")}, {_TYPE}"""
 
 
 class MoveExpiry(NamedTuple):
@@ -197,15 +200,17 @@ class MoveExpiry(NamedTuple):
     expires: int
 
 
-_TEMPLATES[MoveExpiry] = f"""
-    WITH {_SAFE}, moved AS (
-        UPDATE {{table}} AS held SET expire_at = {_moment("expires")} FROM safe
+# FreeAndSeal does the same to the row of the lease.
+_MOVED = f"""moved AS (
+        UPDATE {{table}} AS held SET expire_at = {sql_moment("expires")} FROM safe
         WHERE held.key = %(key)s AND held.value = %(owner)s
-          AND (({_micros("held.expire_at")}) = ANY(%(known)s::bigint[]) AND held.expire_at > clock_timestamp()
-               OR ({_micros("held.expire_at")}) = %(expires)s::bigint)
+          AND (({sql_micros("held.expire_at")}) = ANY(%(known)s::bigint[]) AND held.expire_at > clock_timestamp()
+               OR ({sql_micros("held.expire_at")}) = %(expires)s::bigint)
         RETURNING 1
-    )
-    SELECT {_NOW}, (SELECT count(*) FROM moved), held.value, {_micros("held.expire_at")}
+    )"""
+_TEMPLATES[MoveExpiry] = f"""
+    WITH {_SAFE}, {_MOVED}
+    SELECT {SQL_NOW}, (SELECT count(*) FROM moved), held.value, {sql_micros("held.expire_at")}
     FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s"""
 
 
@@ -232,7 +237,7 @@ _TEMPLATES[RenewMany] = f"""
             %(expires)s::bigint[]) AS wanted (number, key, owner, ends, expires)
     ), ours AS MATERIALIZED (
         SELECT held.key, wanted.number, wanted.expires FROM safe, wanted JOIN {{table}} AS held ON held.key = wanted.key
-        WHERE held.value = wanted.owner AND ({_micros("held.expire_at")}) = wanted.ends
+        WHERE held.value = wanted.owner AND ({sql_micros("held.expire_at")}) = wanted.ends
           AND (held.expire_at > clock_timestamp() OR wanted.ends = wanted.expires)
         FOR UPDATE OF held SKIP LOCKED
     ), moved AS (
@@ -241,7 +246,7 @@ _TEMPLATES[RenewMany] = f"""
         FROM ours WHERE held.key = ours.key
         RETURNING ours.number
     )
-    SELECT {_NOW}, number FROM moved"""
+    SELECT {SQL_NOW}, number FROM moved"""
 
 
 class FreeAndSeal(NamedTuple):
@@ -261,21 +266,15 @@ class FreeAndSeal(NamedTuple):
 
 # Only a statement that moved the lease's row seals: what it inserts comes from there.
 _TEMPLATES[FreeAndSeal] = f"""
-    WITH {_SAFE}, moved AS (
-        UPDATE {{table}} AS held SET expire_at = {_moment("expires")} FROM safe
-        WHERE held.key = %(key)s AND held.value = %(owner)s
-          AND (({_micros("held.expire_at")}) = ANY(%(known)s::bigint[]) AND held.expire_at > clock_timestamp()
-               OR ({_micros("held.expire_at")}) = %(expires)s::bigint)
-        RETURNING 1
-    ), sealed AS (
+    WITH {_SAFE}, {_MOVED}, sealed AS (
         INSERT INTO {{table}} AS held (key, value, expire_at)
-        SELECT %(slot_key)s, %(owner)s, {_moment("slot_expires")} FROM moved
+        SELECT %(slot_key)s, %(owner)s, {sql_moment("slot_expires")} FROM moved
         ON CONFLICT (key) DO UPDATE SET value = excluded.value, expire_at = excluded.expire_at
         WHERE held.expire_at < excluded.expire_at
         RETURNING 1
     )
-    SELECT {_NOW}, (SELECT count(*) FROM moved), held.value, {_micros("held.expire_at")},
-           (SELECT count(*) FROM sealed), slot.value, {_micros("slot.expire_at")}
+    SELECT {SQL_NOW}, (SELECT count(*) FROM moved), held.value, {sql_micros("held.expire_at")},
+           (SELECT count(*) FROM sealed), slot.value, {sql_micros("slot.expire_at")}
     FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s
     LEFT JOIN {{table}} AS slot ON slot.key = %(slot_key)s"""
 
@@ -292,8 +291,8 @@ class GiveBackSlot(NamedTuple):
 
 _TEMPLATES[GiveBackSlot] = f"""
     WITH {_SAFE}
-    UPDATE {{table}} AS held SET expire_at = GREATEST(clock_timestamp(), {_moment("tick")}) FROM safe
-    WHERE held.key = %(key)s AND held.value = %(owner)s AND ({_micros("held.expire_at")}) = %(expires)s::bigint
+    UPDATE {{table}} AS held SET expire_at = GREATEST(clock_timestamp(), {sql_moment("tick")}) FROM safe
+    WHERE held.key = %(key)s AND held.value = %(owner)s AND ({sql_micros("held.expire_at")}) = %(expires)s::bigint
     RETURNING 1"""
 
 
@@ -305,7 +304,7 @@ class Inspect(NamedTuple):
 
 
 _TEMPLATES[Inspect] = f"""
-    SELECT held.value, {_micros("held.expire_at")}, {_NOW}, slot.value, {_micros("slot.expire_at")}
+    SELECT held.value, {sql_micros("held.expire_at")}, {SQL_NOW}, slot.value, {sql_micros("slot.expire_at")}
     FROM (SELECT) AS one LEFT JOIN {{table}} AS held ON held.key = %(key)s
     LEFT JOIN {{table}} AS slot ON slot.key = %(slot_key)s"""
 

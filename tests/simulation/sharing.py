@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from dislock.drivers.memory_table import Row
 from dislock.errors import DislockError, Loss, LossReason
 from dislock.protocol.plan import Plan, Senses
-from dislock.protocol.sharing import Hub, Line, Member, Seat, Ticket
+from dislock.protocol.sharing import Hub
+from dislock.protocol.sharing_lines import Line
+from dislock.protocol.sharing_tickets import Member, Seat, Ticket
 from dislock.protocol.statements import Moved, MoveExpiry, Renewed, RenewMany
 from dislock.protocol.steps import Answer, Done, Failure, Steps
 from tests.simulation.calls import Call

@@ -21,7 +21,7 @@ from dislock.cli.arguments import Help, Version
 from dislock.cli.asked import Unanswerable
 from dislock.cli.options import EXIT_CODES, GIVEN, OPTIONS
 from dislock.cli.settings import load
-from dislock.protocol.records import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESSES
+from dislock.protocol.schema import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESSES
 
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"

@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from dislock import LeaseLock, LeaseLostError, LockContext, LockNotAcquiredError, LossReason, aio
-from dislock.drivers import shared, shared_threads
+from dislock.drivers import shared, shared_courier
 from dislock.drivers.aio import Tasks
 from dislock.drivers.clock import clock
 from dislock.drivers.targets import Database
 from dislock.protocol.lease import Lease, Terms
-from dislock.protocol.sharing import renew_many
+from dislock.protocol.sharing_tickets import renew_many
 from dislock.protocol.statements import MoveExpiry, Renewed
 from dislock.protocol.steps import Connect, Done, Execute, Steps
 from tests.conftest import KEY_VALUE
@@ -202,7 +202,7 @@ def test_with_nothing_to_do_there_is_no_thread_and_no_connection(
     program.leave()
     assert threads() == []
     until(lambda: connections() == 0)
-    assert not shared_threads._couriers
+    assert not shared_courier._couriers
     assert not shared._groups
 
 

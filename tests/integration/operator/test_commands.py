@@ -397,7 +397,7 @@ def test_a_full_disk_is_an_error_and_a_reader_that_left_is_none(operator: Disloc
 
 def test_no_view_reads_the_whole_journal(operator: Dislock) -> None:
     from dislock.drivers.sql import compose
-    from dislock.protocol.records import NewestRuns, RecentRuns, RunsOfKey, RunsSince
+    from dislock.protocol.questions import NewestRuns, RecentRuns, RunsOfKey, RunsSince
 
     operator.sql(
         """INSERT INTO runs (key, strategy, owner, started_at, ended_at, outcome)

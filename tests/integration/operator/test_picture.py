@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from dislock.journal.timeline import Span, timeline
-from dislock.protocol.records import RunRow
+from dislock.protocol.questions import RunRow
 from tests.unit.journal.rows import DAY, HOUR, MINUTE, NOW, failed, run
 
 pytestmark = pytest.mark.integration

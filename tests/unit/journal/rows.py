@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from dislock.protocol.records import LockRow, RecentRow, RunRow
+from dislock.protocol.questions import LockRow, RecentRow, RunRow
 from dislock.protocol.statements import to_micros
 
 SECOND = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dislock.journal.overdue import CRITICAL, NO_ANSWER, OK, WARNING, Finding, overdue, summary, usual_seconds
-from dislock.protocol.records import RunRow
+from dislock.protocol.questions import RunRow
 from tests.unit.journal.rows import DAY, HOUR, MINUTE, NOW, SECOND, at, failed, recent, run
 
 #: The runs at three o'clock of the days before, and the one of today.

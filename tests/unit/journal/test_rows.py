@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from dislock.journal.rows import clock, duration, ended, host, local, state, took
-from dislock.protocol.records import RunRow
+from dislock.protocol.questions import RunRow
 from dislock.protocol.statements import NEVER
 from tests.unit.journal.rows import MINUTE, NOW, SECOND, failed, run
 

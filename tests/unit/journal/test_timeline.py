@@ -10,7 +10,7 @@ import pytest
 
 from dislock.journal import timeline as module
 from dislock.journal.timeline import Span, missed_ticks, timeline
-from dislock.protocol.records import RunRow
+from dislock.protocol.questions import RunRow
 from dislock.protocol.statements import EPOCH
 from tests.unit.journal.rows import DAY, HOUR, MINUTE, NOW, SECOND, at, failed, run
 

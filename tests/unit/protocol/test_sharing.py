@@ -8,20 +8,9 @@ from typing import Any
 import pytest
 
 from dislock.protocol.plan import Senses
-from dislock.protocol.sharing import (
-    BEAT,
-    IDLE,
-    LATE,
-    MOST_LINES,
-    NOT_SENT,
-    ROW_WAIT,
-    STUCK,
-    Hub,
-    Line,
-    Member,
-    Seat,
-    renew_many,
-)
+from dislock.protocol.sharing import LATE, NOT_SENT, Hub
+from dislock.protocol.sharing_lines import IDLE, MOST_LINES, ROW_WAIT, STUCK, Line
+from dislock.protocol.sharing_tickets import BEAT, Member, Seat, renew_many
 from dislock.protocol.statements import ClaimLease, ClaimSlot, Held, Inspect, Moved, MoveExpiry, Renewed, RenewMany
 from dislock.protocol.steps import (
     LINGER,

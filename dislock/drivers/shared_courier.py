@@ -1,0 +1,168 @@
+"""The thread that does the work of all locks of one database and table, for synchronous code.
+
+A daemon thread with an event loop, in which the group of ``shared`` is at work. It begins with the first lock that
+needs it, and ends when there is nothing left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from dislock.drivers.clock import LONGEST_SLEEP, clock
+from dislock.drivers.connections import decline_signals
+from dislock.drivers.shared import Group, Key
+from dislock.drivers.targets import Database
+from dislock.errors import DatabaseUnavailableError
+
+T = TypeVar("T")
+
+#: No lock guards it: whoever is interrupted by an exception while it has one may keep it for ever.
+_couriers: dict[Key, Courier] = {}
+#: What a forked child has from its parent: never used again, and never closed, because the sockets are shared.
+_inherited: list[object] = []
+
+
+def _forget() -> None:
+    # The parent's threads are not here.
+    _inherited.append(dict(_couriers))
+    _couriers.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that looks names up in daemon threads: none is kept, and none keeps the program from its end."""
+
+    def __init__(self) -> None:
+        # Not epoll, which a forked child would share.
+        super().__init__(getattr(selectors, "PollSelector", selectors.SelectSelector)())
+
+    def run_in_executor(self, _executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        future: asyncio.Future[T] = self.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(result)  # type: ignore[arg-type] # it is one where there is no error
+                else:
+                    future.set_exception(error)
+
+        def work() -> None:
+            decline_signals()
+            result, failure = None, None
+            try:
+                result = func(*args)
+            except BaseException as error:  # noqa: BLE001 - handed over to whoever waits for it
+                failure = error
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                self.call_soon_threadsafe(settle, result, failure)
+
+        try:
+            threading.Thread(target=work, name="dislock-lookup", daemon=True).start()
+        except RuntimeError as error:
+            settle(None, OSError(f"no thread for looking up a name: {error}"))
+        return future
+
+
+class Courier:
+    """The thread, and what it has to do."""
+
+    def __init__(self, key: Key, database: Database, table: list[str]) -> None:
+        self._key = key
+        self.inbox: deque[Callable[[Courier], None]] = deque()
+        #: To be called once the connections are closed, if nobody needs them.
+        self.at_rest: list[Callable[[], None]] = []
+        self.group = Group(database, table)
+        #: Made in the thread: whoever is interrupted while he starts it leaves nothing to be closed.
+        self._loop: _Loop | None = None
+        self._news = asyncio.Event()
+        self.over = False
+        #: Whether others can find it; it does not end before.
+        self.listed = False
+        self._born = clock()
+        self.thread = threading.Thread(target=self._serve, name="dislock-leases", daemon=True)
+
+    def start(self) -> None:
+        try:
+            self.thread.start()
+        except RuntimeError as error:
+            # A limit of the system, or an interpreter that is shutting down.
+            raise DatabaseUnavailableError(f"no thread could be started for the lock: {error}") from None
+
+    def wake(self) -> None:
+        # Without a loop the thread has not begun, and looks into its inbox first.
+        if self._loop:
+            with suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._news.set)
+
+    def _may_end(self) -> bool:
+        if self.inbox or not self.group.hub.over or not (self.listed or clock() > self._born + LONGEST_SLEEP):
+            return False
+        if _couriers.get(self._key) is self:
+            del _couriers[self._key]
+        # Whoever has put something in since then may not have seen that this one is not listed any more.
+        if self.inbox and (other := _couriers.setdefault(self._key, self)) is not self:
+            while self.inbox:
+                other.inbox.append(self.inbox.popleft())
+            other.wake()
+        return not self.inbox
+
+    def _serve(self) -> None:
+        decline_signals()
+        self._loop = _Loop()
+        try:
+            self._loop.run_until_complete(self._work())
+        finally:
+            self.over = True
+            self._loop.close()
+
+    async def _work(self) -> None:
+        while True:
+            self._news.clear()
+            while self.inbox:
+                self.inbox.popleft()(self)
+            if self.group.hub.over:
+                await self.group.rest()
+                waiting, self.at_rest = self.at_rest, []
+                for ring in waiting:
+                    ring()
+                if self._may_end():
+                    return
+                await asyncio.sleep(0)
+            else:
+                await self._news.wait()
+
+
+def find(key: Key) -> Courier | None:
+    """The courier of that database and table, if there is one."""
+    return _couriers.get(key)
+
+
+def post(key: Key, database: Database, table: list[str], action: Callable[[Courier], None]) -> Courier:
+    """Has the courier do something in its thread; starts it if need be."""
+    while True:
+        courier = _couriers.get(key)
+        if courier is None or not courier.thread.is_alive():
+            if sys.is_finalizing():
+                raise DatabaseUnavailableError("the interpreter ends, and starts no thread for a lock any more")
+            if courier:
+                _couriers.pop(key, None)
+            fresh = Courier(key, database, table)
+            fresh.start()
+            courier = _couriers.setdefault(key, fresh)
+            fresh.listed = True
+        courier.inbox.append(action)
+        courier.wake()
+        # It may just have ended; what is done twice is done once.
+        if _couriers.get(key) is courier:
+            return courier
