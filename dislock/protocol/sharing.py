@@ -75,7 +75,8 @@ class Hub:
         self._keepers: dict[Member, None] = {}
         self._seats: set[Seat] = set()
         self._waiting = Waiting()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        #: When, whether it is of no use any more, and what is done.
+        self._timers: list[tuple[float, int, Callable[[], bool], Callable[[], None]]] = []
         self._serial = count()
         self._alarm = math.inf
 
@@ -134,7 +135,9 @@ class Hub:
         self._alarm = math.inf
         now = self._clock()
         while self._timers and self._timers[0][0] <= now:
-            heappop(self._timers)[2]()
+            *_, over, action = heappop(self._timers)
+            if not over():
+                action()
         self._stir()
 
     def stopped(self, line: Line, error: BaseException | None = None) -> None:
@@ -236,14 +239,14 @@ class Hub:
             if member.asked or step.until <= now:
                 return Done(leave=member.told())
             member.since, member.until = now, step.until
-            self._at(step.until, partial(self._due, member, step.until))
+            self._at(step.until, partial(self._due, member), lambda: member.until != step.until)
             return None
         if isinstance(step, Execute):
             assert isinstance(step.statement, Statement)
             ticket = member.ticket = Ticket(member, step.statement, step.by)
             if member.asked:
                 self._shorten(ticket)
-            self._at(ticket.by, partial(self._too_late, ticket))
+            self._watch(ticket, ticket.by)
             if ticket.rank == RENEWAL:
                 self._waiting.add_renewal(ticket)
                 if self.main.job and self.main.rank != RENEWAL:
@@ -268,9 +271,7 @@ class Hub:
         self._keepers.pop(member, None)
         member.ended(result, error)
 
-    def _due(self, member: Member, until: float) -> None:
-        if member.until != until:
-            return
+    def _due(self, member: Member) -> None:
         if not member.keeps:
             self._wake(member)
             return
@@ -297,14 +298,15 @@ class Hub:
 
     def _shorten(self, ticket: Ticket) -> None:
         ticket.by = min(ticket.by, self._clock() + LINGER)
-        self._at(ticket.by, partial(self._too_late, ticket))
+        self._watch(ticket, ticket.by)
+
+    def _watch(self, ticket: Ticket, moment: float) -> None:
+        self._at(moment, partial(self._too_late, ticket), lambda: ticket.answered)
 
     def _too_late(self, ticket: Ticket) -> None:
-        if ticket.answered:
-            return
         under_way = any(ticket in line.job for line in self.lines)
         if under_way and self._clock() < ticket.by + LATE:
-            self._at(ticket.by + LATE, partial(self._too_late, ticket))
+            self._watch(ticket, ticket.by + LATE)
             return
         if ticket.sent is not None:
             self.answer(ticket, Unanswered())
@@ -320,8 +322,8 @@ class Hub:
 
     # Time
 
-    def _at(self, moment: float, action: Callable[[], None]) -> None:
-        heappush(self._timers, (moment, next(self._serial), action))
+    def _at(self, moment: float, action: Callable[[], None], over: Callable[[], bool] = lambda: False) -> None:
+        heappush(self._timers, (moment, next(self._serial), over, action))
 
     def _stir(self) -> None:
         """Starts the lines that have something to do, and sets the alarm."""
@@ -330,6 +332,9 @@ class Hub:
                 self._start(line)
         if self._waiting.others and (carrier := self._lines.next_carrier(keeping=self.keeping)):
             self._start(carrier)
+        # Nobody is woken for what others have done already: of a thousand leases that are renewed at once, one was due.
+        while self._timers and self._timers[0][2]():
+            heappop(self._timers)
         if self._timers and self._timers[0][0] < self._alarm:
             self._alarm = self._timers[0][0]
             self._carrier.call_at(self._alarm)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from dislock.drivers.memory_table import Row
 from dislock.errors import DislockError, Loss, LossReason
 from dislock.protocol.plan import Plan, Senses
-from dislock.protocol.sharing import Hub
-from dislock.protocol.sharing_lines import Line
+from dislock.protocol.sharing import LATE, Hub
+from dislock.protocol.sharing_lines import MOST_LINES, Line
 from dislock.protocol.sharing_tickets import Member, Seat, Ticket
 from dislock.protocol.statements import Moved, MoveExpiry, Renewed, RenewMany
 from dislock.protocol.steps import Answer, Done, Failure, Steps
@@ -344,6 +344,15 @@ class SharedHistory(History):
         if not program.paused:
             Lock(program, plan)
             self.start_others(program, plan)
+
+    def _last_lease(self) -> None:
+        # A program whose connections all wait for an answer has none for a start, until the first of them gives up.
+        for program in self.programs.values():
+            lines = program.hub.lines
+            if not program.dead and len(lines) == MOST_LINES and all(line.job for line in lines):
+                gives_up = min(ticket.by for line in lines for ticket in line.job) + LATE
+                self.until((gives_up - program.host.since) / program.host.rate)
+        super()._last_lease()
 
     def start_others(self, program: Program, plan: Plan) -> None:
         """The program takes some of its other leases as well."""
