@@ -1,4 +1,4 @@
-"""Twenty coroutines add to one balance, one after the other.
+"""Twenty coroutines add to one balance. The lock lets them do so one after the other.
 
 DATABASE_URL=postgresql+asyncpg://... python advisory_asyncio.py ACCOUNT
 """

@@ -1,4 +1,4 @@
-"""Do a piece of work in one process; the others find it taken and go on with something else.
+"""Does a piece of work in one process. The others find that it is taken, and continue with something else.
 
 DATABASE_URL=postgresql+psycopg://... python advisory_only_one_worker.py NAME
 """

@@ -1,4 +1,4 @@
-"""Charge an account once, although two requests may try at the same moment.
+"""Charges an account correctly, although two requests may try at the same moment.
 
 DATABASE_URL=postgresql+psycopg://... python advisory_payment.py ACCOUNT AMOUNT
 """
@@ -15,7 +15,7 @@ from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockTimeout
 
 
 def charge(session: Session, account: int, amount: int) -> bool:
-    """Whether the account had the money. The caller commits: the lock ends with the transaction, not before."""
+    """Whether the account had the money. The caller commits: the lock ends with the transaction, and not before."""
     with PgAdvisoryLock(["accounts", account]).held(session, timeout_in_ms=2000):
         balance = session.scalar(text("SELECT balance FROM account WHERE id = :id"), {"id": account}) or 0
         if balance < amount:
@@ -32,7 +32,7 @@ def main() -> None:
         with Session(engine) as session, session.begin():
             charged = charge(session, account, amount)
     except PgAdvisoryLockTimeout as error:
-        # The message says which process is in the way; error.holders has it in pieces.
+        # The message says which process is in the way. error.holders has the same as a list.
         sys.exit(f"busy: {error}")
     print("charged" if charged else "not enough money")
 

@@ -1,4 +1,4 @@
-"""Many may read the price list at once; who changes it waits for them, and they wait for the change.
+"""Many may read the price list at once. Whoever changes it waits for the readers, and they wait for the change.
 
 DATABASE_URL=postgresql+psycopg://... python advisory_readers_and_writer.py
 """

@@ -1,4 +1,4 @@
-"""Guards a block of Python code by a lease, and stops at a safe point when the lease is lost."""
+"""Guards a block of Python code with a lease. The block stops at a safe point when the lease is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards a coroutine: it is cancelled when the lease is lost."""
+"""Guards a coroutine with a lease. The coroutine is cancelled when the lease is lost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A task of a worker fleet (Celery and the like): delivered twice, run once.
+"""A task of several workers (Celery, for example) that may be delivered twice and is not run twice at a time.
 
-A broker delivers at least once, and a beat that runs on two hosts enqueues twice. The lock's key is the task and what
-it works on, so different customers are billed side by side and one customer never twice at a time.
+A broker delivers a task at least once. A scheduler that runs on two hosts queues it twice. The lock key contains the
+task and the customer. So different customers are billed at the same time, but no customer twice at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dislock import LockContext, LockNotAcquiredError, acquire_locks
 
 
 def exclusive(task: Callable[[str], str]) -> Callable[[str], str]:
-    """Skips a delivery whose work somebody is doing already; put it below the queue's own ``@app.task``."""
+    """Skips a delivery if its work is already under way. Put it below the queue's own ``@app.task``."""
 
     @wraps(task)
     def guarded(customer: str) -> str:

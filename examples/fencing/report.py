@@ -1,4 +1,4 @@
-"""Writes a report line by line. A run that was overtaken while it slept is refused by the database.
+"""Writes a report line by line. The database refuses a run if a later run has begun meanwhile.
 
 dislock --lock-key=report --strategy=lease DATABASE_URL python3 report.py LINES SECONDS_FOR_EACH
 """
@@ -11,7 +11,7 @@ import time
 
 import psycopg
 
-# First of all: from now on every run with a smaller token is refused, also before this one has written anything.
+# This comes first. From now on every run with a smaller token is refused, even before this one has written anything.
 RAISE = """
     INSERT INTO fence AS old VALUES ('report', %s)
     ON CONFLICT (job) DO UPDATE SET token = excluded.token WHERE old.token <= excluded.token

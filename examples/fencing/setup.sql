@@ -1,10 +1,10 @@
--- A fence: the fencing token of the run that may write. It only rises.
+-- The fencing token of the run that may write. It only rises.
 CREATE TABLE fence (job text PRIMARY KEY, token bigint NOT NULL);
 
 CREATE TABLE report (line int PRIMARY KEY, body text NOT NULL, token bigint NOT NULL);
 
--- Refuses a row of any run but the newest. FOR SHARE: a run that raises the fence waits for writers in flight, and
--- a writer that waits for the fence sees the new token.
+-- Refuses a row of any run but the newest. With FOR SHARE, a run that raises the token waits until earlier writers have
+-- committed. A writer that waits for the new token sees it.
 CREATE FUNCTION refuse_stale_token() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM fence WHERE job = TG_ARGV[0] AND token = NEW.token FOR SHARE;

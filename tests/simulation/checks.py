@@ -184,7 +184,7 @@ class Checks:
             if over > 0:
                 self.fail("past its expiry", f"{process} ran {over:.6f} s past the end of its row, {when}")
         elif process.loss is None and over > LATENESS:
-            self.fail("every loss is told", f"{process} was not told {over:.6f} s after the end of its row, {when}")
+            self.fail("every loss is reported", f"{process} was not told {over:.6f} s after the end of its row, {when}")
 
     # At a process
 
@@ -268,7 +268,9 @@ class Checks:
         revived = self.history.stepped_back and row is not None and row.holder is grant
         excused = grant.disturbed and (process.unverified or revived)
         if process.loss is None and not process.own_at_end and not excused:
-            self.fail("every loss is told", f"{process} ended well, but at its command's end its row was not its own")
+            self.fail(
+                "every loss is reported", f"{process} ended well, but at its command's end its row was not its own"
+            )
         if process.loss is not None and process.own_at_end:
             self.history.stats.cautious += 1
 

@@ -271,7 +271,7 @@ def _table(rule: type[WatchedTable], caught_by: str, **bias: Any) -> Double:
 
 
 SLOT, PAST, TOKEN = "one start per slot", "past its expiry", "fencing"
-OTHER, TOLD, TRUE, LEAVING = "another's row", "every loss is told", "refusals are true", "leaving"
+OTHER, REPORTED, TRUE, LEAVING = "another's row", "every loss is reported", "refusals are true", "leaving"
 SEALED, ONCE = "sealed for good", "one success per tick"
 SUCCESS: dict[str, Any] = {"strategy": "success", "wait": 10.0, "failing": 0.0, "hosts": 4}
 SHORT: dict[str, Any] = {"strategy": "lease", "ttl": 1.0, "connect_timeout": 10.0, "rate": 0.4}
@@ -282,11 +282,11 @@ BROKEN_FOR_AN_INVARIANT: dict[str, Double] = {
     "before-its-tick": _table(BeforeItsTick, SLOT, strategy="schedule", unstartable=0.4, hosts=4),
     "no-room-for-the-grace": _lease(NoRoomForTheGrace, PAST),
     "counted-from-the-answer": _lease(CountedFromTheAnswer, PAST),
-    "expiry-not-asked": _table(ExpiryNotAsked, TOLD),
-    "given-up-too-late": _lease(GivenUpTooLate, TOLD, strategy="lease", modes=(LIBRARY,), rate=0.2),
+    "expiry-not-asked": _table(ExpiryNotAsked, REPORTED),
+    "given-up-too-late": _lease(GivenUpTooLate, REPORTED, strategy="lease", modes=(LIBRARY,), rate=0.2),
     "name-alone": _table(NameAlone, OTHER),
     "freed-to-the-epoch": _lease(FreedToTheEpoch, TOKEN),
-    "release-believed": _protocol(ReleaseBelieved, TOLD),
+    "release-believed": _protocol(ReleaseBelieved, REPORTED),
     "slot-read-before-the-claim": _protocol(SlotReadBeforeTheClaim, SEALED, **SUCCESS),
     "sealed-without-the-lease": _table(SealedWithoutTheLease, ONCE, **SUCCESS),
     "late-seal-believed": _protocol(LateSealBelieved, ONCE, **SUCCESS, namesakes=True, rate=0.4),

@@ -398,7 +398,7 @@ class WaitingHistory(SharedHistory):
 
 #: Histories with a broken rule, and the invariant that catches it.
 BROKEN: dict[str, tuple[type[SharedHistory], str]] = {
-    "silence-believed": (TrustingHistory, "every loss is told"),
+    "silence-believed": (TrustingHistory, "every loss is reported"),
     "beats-that-wait": (WaitingHistory, DELAYS),
 }
 

@@ -29,7 +29,7 @@ def test_every_invariant_has_a_rule_that_breaks_it() -> None:
         "past its expiry",
         "another's row",
         "fencing",
-        "every loss is told",
+        "every loss is reported",
         "somebody gets the lock",
         "refusals are true",
         "one success per tick",

@@ -26,8 +26,9 @@ from dislock.protocol.schema import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESS
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
-#: What is read in a hurry, or first.
-EASY = [README, ROOT / "docs" / "start.md", ROOT / "docs" / "howto.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+#: The first two are made from what the program prints.
+LONG = [ROOT / "docs" / name for name in ("messages.md", "settings.md", "faults.md")]
+EASY = [document for document in DOCUMENTS if document not in LONG]
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="the documents are not installed with the package")
 
@@ -195,6 +196,17 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
 
 
+def test_the_images_that_are_named_are_of_this_version() -> None:
+    named = {
+        version
+        for folder in ("docs", "examples")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+        for version in re.findall(r"/dislock:([0-9][0-9.]*)", path.read_text(errors="replace"))
+    }
+    assert named == {dislock.__version__}
+
+
 def test_contributors_are_sent_to_what_there_is() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     named = re.findall(r"`((?:benchmarks|ci|docs|tests)/[\w./]*)[ `]", text)
@@ -218,6 +230,7 @@ def test_the_changelog_keeps_its_format() -> None:
     assert headings
     released = [heading for heading in headings if heading != "[Unreleased]"]
     assert headings in (released, ["[Unreleased]", *released])
+    assert released[0].startswith(f"[{dislock.__version__}] ")
     dates = []
     for heading in released:
         match = re.fullmatch(r"\[(\d+\.\d+\.\d+(?:[a-z]+\d+)?)\] - (\d{4}-\d\d-\d\d)", heading)

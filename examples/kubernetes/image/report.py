@@ -1,4 +1,4 @@
-"""A job whose write is refused once a later run has written: the fencing token closes what a lock must leave open."""
+"""Writes a report. The fencing token prevents an earlier run from overwriting what a later run has written."""
 
 from __future__ import annotations
 
