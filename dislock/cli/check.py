@@ -206,6 +206,11 @@ def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
             "only a success closes a tick (LOCK_SLOT_CONSUMED_BY): all hosts of this key must use the same value, "
             "because a mixture can run a tick twice or not at all"
         )
+        if not settings.context.wait_seconds:
+            yield (
+                f"without --wait, a start within {settings.context.run_ttl_seconds:g} s (the TTL) of a killed run is "
+                f"skipped with exit code {settings.skipped or 0}, and the tick stays open"
+            )
 
 
 def _indented(text: str) -> list[str]:

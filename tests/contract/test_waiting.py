@@ -179,6 +179,22 @@ class TestSuccess:
         late = success.run("DATABASE_URL", "echo", "ran")
         assert (late.code, late.out, late.err) == (0, "", "")
 
+    def test_a_start_after_a_host_that_died_runs_the_tick_only_if_it_waits(
+        self, success: Dislock, on_this_host: None
+    ) -> None:
+        first = asking(success, "--ttl=3600")
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        retried = success.run("DATABASE_URL", "echo", "ran")
+        assert (retried.code, retried.out, retried.err) == (0, "", "")
+        retried = success.run("--skipped-exit-code=99", "DATABASE_URL", "echo", "ran")
+        assert (retried.code, retried.out, retried.err) == (99, "", "")
+        second = waiting(success, "DATABASE_URL", "echo", "ran")
+        # The TTL has passed.
+        success.sql("UPDATE key_value SET expire_at = clock_timestamp() WHERE key = 'cronjob-lock:lease:job'")
+        ran = success.finish(second)
+        assert (ran.code, ran.out) == (0, "ran\n")
+
     @pytest.mark.parametrize("strategy", ["schedule", "lease"])
     def test_it_needs_both_strategies(self, success: Dislock, strategy: str) -> None:
         ran: Ran = success.run(f"--strategy={strategy}", "DATABASE_URL", "echo", "ran")

@@ -21,8 +21,11 @@ POD_FIELDS = {
 CONTAINER_FIELDS = {"name", "image", "command", "args", "env", "securityContext", "resources", "volumeMounts"}
 
 
-def pod_of(cronjob: Manifest) -> Manifest:
-    return dict(cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"])
+def pod_of(manifest: Manifest) -> Manifest:
+    """What a CronJob starts, or the pod itself."""
+    if manifest["kind"] == "Pod":
+        return dict(manifest["spec"])
+    return dict(manifest["spec"]["jobTemplate"]["spec"]["template"]["spec"])
 
 
 def environment_of(container: Manifest, secrets: Mapping[str, str]) -> dict[str, str]:

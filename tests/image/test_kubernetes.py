@@ -18,6 +18,7 @@ EXAMPLES = engine.ROOT / "examples" / "kubernetes"
 #: The oldest version whose schemas have a pod failure policy right, and two newer ones.
 VERSIONS = ("1.29", "1.31", "1.34")
 MANIFESTS = sorted(EXAMPLES.glob("*/*.yaml"))
+CRONJOBS = [path for path in MANIFESTS if path.name == "cronjob.yaml"]
 #: A job image's program, where the example has none of its own: it shows that it was run, and as whom.
 PROGRAM = b"#!/bin/sh\necho ran $0 $* as $(id -u), lock $DISLOCK_LOCK_KEY\n"
 
@@ -35,6 +36,11 @@ def manifest(request: pytest.FixtureRequest) -> Manifest:
     return read(request.param)
 
 
+@pytest.fixture(params=CRONJOBS, ids=lambda path: path.parent.name)
+def cronjob(request: pytest.FixtureRequest) -> Manifest:
+    return read(request.param)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_its_schema(manifest: Manifest, version: str) -> None:
     try:
@@ -46,26 +52,35 @@ def test_its_schema(manifest: Manifest, version: str) -> None:
         kubernetes_validate.validate({**manifest, "spec": {**manifest["spec"], "scheduel": ""}}, version, strict=True)
 
 
-def test_its_schedule_is_dislocks(manifest: Manifest) -> None:
-    [job] = pod_of(manifest)["containers"]
-    variables = environment_of(job, {reference(job): "secret"})
+def test_its_schedule_is_dislocks(cronjob: Manifest) -> None:
+    [container] = pod_of(cronjob)["containers"]
+    job = cronjob["spec"]["jobTemplate"]["spec"]
+    variables = environment_of(container, {reference(container): "secret"})
     if "schedule" in variables.get("LOCK_STRATEGY", "schedule"):
-        assert variables["CRON_SCHEDULE"] == manifest["spec"]["schedule"]
-        assert variables["CRON_TZ"] == manifest["spec"]["timeZone"]
-        # A retried pod would find the slot taken, and end well.
-        assert manifest["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0
+        assert variables["CRON_SCHEDULE"] == cronjob["spec"]["schedule"]
+        assert variables["CRON_TZ"] == cronjob["spec"]["timeZone"]
+        if variables.get("LOCK_SLOT_CONSUMED_BY") == "success":
+            # A retried pod runs the tick, as soon as a dead run's lease has expired.
+            wait, pods = float(variables["LOCK_WAIT_SECONDS"]), job["backoffLimit"] + 1
+            longest = wait - float(variables["RUN_LOCK_TTL_SECONDS"])
+            assert pods > 1
+            assert longest > 0
+            assert job["activeDeadlineSeconds"] >= pods * (wait + longest)
+        else:
+            # A retried pod would find the slot taken, and end well.
+            assert job["backoffLimit"] == 0
     assert variables["DATABASE_URL"] == "secret"
 
 
-def test_its_times_fit(manifest: Manifest) -> None:
-    pod = pod_of(manifest)
+def test_its_times_fit(cronjob: Manifest) -> None:
+    pod = pod_of(cronjob)
     variables = environment_of(pod["containers"][0], {reference(pod["containers"][0]): ""})
     if "lease" in variables["LOCK_STRATEGY"]:
         # What the command leaves behind has this long from the command's end; leaving takes dislock 5 s at most.
         assert pod["terminationGracePeriodSeconds"] >= float(variables["LOCK_KILL_GRACE_SECONDS"]) + 5
         assert float(variables["LOCK_KILL_GRACE_SECONDS"]) <= float(variables["RUN_LOCK_TTL_SECONDS"]) / 3
-    minutes = re.match(r"\*/(\d+) ", manifest["spec"]["schedule"])
-    assert manifest["spec"]["startingDeadlineSeconds"] < (int(minutes[1]) if minutes else 24 * 60) * 60
+    minutes = re.match(r"\*/(\d+) ", cronjob["spec"]["schedule"])
+    assert cronjob["spec"]["startingDeadlineSeconds"] < (int(minutes[1]) if minutes else 24 * 60) * 60
 
 
 def test_it_is_hardened(manifest: Manifest) -> None:
@@ -96,10 +111,9 @@ def from_image(image: str) -> str:
 
 
 @pytest.mark.integration
-def test_on_the_image(
-    containers: Containers, from_image: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = read(EXAMPLES / "image" / "cronjob.yaml")
+@pytest.mark.parametrize("example", ["image", "success"])
+def test_on_the_image(containers: Containers, from_image: str, database_url: str, tmp_path: Path, example: str) -> None:
+    manifest = read(EXAMPLES / example / "cronjob.yaml")
     images = {"registry.example.com/daily-report:1": from_image}
     with psycopg.connect(database_url) as owner:
         # The table of the locks is there; what the role may do is what tests/integration/examples looks at.

@@ -43,6 +43,19 @@ def test_it_reminds_of_what_all_hosts_must_set_alike(operator: Dislock) -> None:
     assert "all hosts of this key must set it so" in " ".join(ran.out.partition("Doubtful")[2].split())
 
 
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--skipped-exit-code=99"], 99), (["--wait=600"], None)])
+def test_it_reminds_of_a_killed_run_that_nobody_waits_for(
+    operator: Dislock, options: list[str], code: int | None
+) -> None:
+    given = {**SLOT, "LOCK_STRATEGY": "schedule,lease", "LOCK_SLOT_CONSUMED_BY": "success"}
+    ran = operator.run("--check", "--ttl=30", *options, "DATABASE_URL", "true", **given)
+    assert (ran.code, ran.err) == (0, "")
+    doubts = " ".join(ran.out.partition("Doubtful")[2].split())
+    said = f"without --wait, a start within 30 s (the TTL) of a killed run is skipped with exit code {code}"
+    assert (said in doubts) == (code is not None)
+    assert ("killed run" in doubts) == (code is not None)
+
+
 def test_a_command_that_never_ran_is_compared_with_those_that_did(operator: Dislock) -> None:
     operator.run("DATABASE_URL", "echo", "one", LOCK_KEY="job", LOCK_STRATEGY="lease")
     said = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dislock.context import default_interval
 from dislock.errors import LossReason
 from dislock.protocol.lease import Lease, Terms, lock_timeout
 from dislock.protocol.statements import Moved
@@ -219,8 +222,29 @@ def test_a_cause_that_has_passed_is_not_the_cause_of_a_later_loss() -> None:
 @pytest.mark.parametrize("interval", [1, 3, 10])
 def test_a_ttl_by_the_rule_of_thumb_outlives_the_outage(interval: int, grace: int, outage: int, silent: bool) -> None:
     """docs/high-availability.md: TTL = time without a primary + grace + 3 x interval."""
-    lease = make(ttl=outage + grace + 3 * interval, interval=interval, grace=grace, sent=0.0)
-    # The worst moment: the server goes away right before a renewal.
+    assert outlives(make(ttl=outage + grace + 3 * interval, interval=interval, grace=grace, sent=0.0), outage, silent)
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["no answer", "refused"])
+@pytest.mark.parametrize(
+    ("ttl", "interval", "outage"), [(60, 10, 20), (40, 5, 15), (30, 3, 11), (20, 2, 7.3), (10, 1, 3.7)]
+)
+def test_each_ttl_of_the_page_outlives_what_the_page_says(ttl: int, interval: int, outage: float, silent: bool) -> None:
+    lease = make(ttl=ttl, interval=interval, grace=10, sent=0.0)
+    assert outage == pytest.approx(ttl - lease.terms.stop_grace - 3 * interval, abs=0.05)
+    assert outlives(lease, outage, silent)
+    page = (Path(__file__).parents[3] / "docs" / "high-availability.md").read_text()
+    assert re.search(rf"^\| {ttl} \| {interval}\b.*\| {outage} s \|$", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize("ttl", [5, 10, 20, 30, 34, 40])
+def test_up_to_40_seconds_the_defaults_leave_no_time_by_the_rule(ttl: int) -> None:
+    terms = Terms("key", "host:1", ttl, default_interval(ttl), 10)
+    assert ttl - terms.stop_grace - 3 * terms.pause <= 0
+
+
+def outlives(lease: Lease, outage: float, silent: bool) -> bool:
+    """Whether a try after the outage comes before the stop time, if the server goes away right before a renewal."""
     back = lease.next_renewal + outage
     now = lease.next_renewal
     while now < back:
@@ -229,4 +253,4 @@ def test_a_ttl_by_the_rule_of_thumb_outlives_the_outage(interval: int, grace: in
         now = until if silent else now
         assert lease.learn(Unanswered() if silent else Failed(Failure("refused")), now) is None
         now = max(now, lease.next_renewal)
-    assert now < lease.stop_time
+    return now < lease.stop_time
