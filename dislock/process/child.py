@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True)
 class Started:
-    """The command runs. ``unsure`` are signals to the wrapper that came when the command may not have existed yet."""
+    """The command runs. ``unsure``: signals to the wrapper that may have come before the command existed."""
 
     unsure: frozenset[int]
 
@@ -37,11 +37,12 @@ class Over:
 
 
 class Child:
-    """One command. A thread of its own forks it and waits for its end; only the owner of this object reaps it.
+    """One command. A separate thread forks it and waits for its end; only the owner of this object reaps it.
 
-    That thread forks for two reasons. An exception in the owner's thread (KeyboardInterrupt) could come between the
-    fork and the moment when its result is known. And the parent-death signal follows the thread that forked, which
-    must therefore live as long as the command. It reports ``Started`` once the process exists, and ``Over`` last.
+    That thread forks for two reasons. In the owner's thread an exception (KeyboardInterrupt) could come after the fork
+    and before its result is known. And the kernel sends the parent-death signal when the thread that forked ends
+    (prctl(2)), so that thread must live as long as the command. It reports ``Started`` when the process exists, and
+    ``Over`` at the end.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Child:
         course: Course,
         report: Callable[[Started | Over], None],
     ) -> None:
-        """``mask`` is the command's signal mask, the caller's when None; ``orphans``: reap strangers (as PID 1)."""
+        """``mask``: the command's signal mask; None: the caller's. ``orphans``: reap all children, as PID 1 must."""
         self.own_group = own_group
         self._command = list(command)
         self._environment = environment
@@ -65,16 +66,16 @@ class Child:
         self._orphans = orphans
         self._course = course
         self._report = report
-        # Looked up before the fork: after it nothing may be imported.
+        # Nothing may be imported between fork and exec.
         self._set_death_signal = _death_signal_setter()
-        # Loading this takes a while on a busy machine. Now, because a start should follow its decision at once.
+        # Loading this takes a while on a busy machine, and must not delay a start that has been decided.
         import subprocess  # noqa: F401 - used in `_spawn`
 
         self._process: Popen[bytes] | None = None
         self.failure: NotStarted | None = None  #: why the command could not be started
 
     def start(self) -> None:
-        """Start the command. What happens to it is reported."""
+        """Starts the command. Reports what happens to it."""
         thread = threading.Thread(target=self._run, name="dislock-command", daemon=True)
         try:
             thread.start()
@@ -82,47 +83,50 @@ class Child:
             raise NotStarted(126, f"cannot run {self._command[0]!r}: {error}") from error
 
     def prevent(self) -> bool:
-        """Never start the command. False: it has begun, which cannot be taken back."""
+        """Keeps the command from being started. False: it has begun, which cannot be undone."""
         self._course.step(Life.PREVENTED)
         return not self._course.life.begun
 
     def stop(self) -> None:
-        """Send SIGTERM to the command, once, now or as soon as it exists."""
+        """Sends SIGTERM to the command once, now or as soon as it exists."""
         self._demand(Demand.STOP)
 
     def kill(self) -> None:
-        """Kill the command, now or as soon as it exists."""
+        """Kills the command, now or as soon as it exists."""
         self._demand(Demand.KILL)
 
     def ask(self, number: int) -> None:
-        """Pass on a signal that asks to end."""
+        """Passes on a signal that asks the command to end."""
         self._course.raise_to(Demand.END)
         self.send(number)
 
     def send(self, number: int) -> None:
-        """Send a signal to the command's group, or to the command alone where the group is the wrapper's own."""
+        """Sends a signal to the command's group, or to the command alone if the group is the wrapper's own."""
         if self._process is not None and self._course.life.reachable:
-            # It has ended meanwhile, or runs as another user now. That is no reason to stop waiting for it.
+            # The command has ended meanwhile, or runs as another user now: keep waiting for it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 (os.killpg if self.own_group else os.kill)(self._process.pid, number)
 
     def send_to_leader(self, number: int) -> None:
-        """Send a signal to the command alone."""
+        """Sends a signal to the command alone."""
         if self._process is not None and self._course.life.reachable:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self._process.pid, number)
 
     def rest_runs(self) -> bool:
-        """Whether others of the command's own group still run. False where there is no ``/proc``."""
+        """Whether other processes of the command's own group still run. False without ``/proc``."""
         return self.own_group and self._process is not None and _runs(self._process.pid)
 
     def kill_rest(self) -> None:
-        """Kill what is left of the command's own group. To be called before ``reap``."""
+        """Kills what is left of the command's own group. Must be called before ``reap``."""
         if self.own_group:
             self.send(signal.SIGKILL)
 
     def reap(self) -> int:
-        """How the command ended: its exit code, or the negative number of the signal that killed it."""
+        """Reaps the command. Returns its exit code, or the negative number of the signal that killed it.
+
+        Raises ``ChildProcessError`` if other code in this process has taken the exit status.
+        """
         process = self._process
         assert process is not None
         try:
@@ -137,7 +141,7 @@ class Child:
             ) from None
         self._course.step(Life.REAPED)
         code = os.waitstatus_to_exitcode(status)
-        # The object itself would believe that its process still runs.
+        # Without it the object would assume that its process still runs.
         process.returncode = code
         return code
 
@@ -151,12 +155,11 @@ class Child:
             self.send(signal.SIGKILL)
         elif demand is Demand.STOP:
             self.send(signal.SIGTERM)
-            # A stopped process would not notice before the SIGKILL.
+            # A stopped process would get the SIGTERM only when it is continued.
             self.send(signal.SIGCONT)
 
     def _run(self) -> None:
-        # What arrives between fork and exec waits until the dispositions are the command's own. Besides, this
-        # thread has no use for signals.
+        # A signal that arrives between fork and exec must wait until the dispositions are the command's own.
         came = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         mask = set(came) if self._mask is None else self._mask
         if self._course.step(Life.STARTING) is None:
@@ -172,16 +175,16 @@ class Child:
         except OSError as error:
             self._fail(not_started(self._command, self._environment, error))
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the command does not run
+        except Exception as error:  # noqa: BLE001 - after any error the command does not run
             self._fail(NotStarted(126, f"cannot run {self._command[0]!r}: {error}"))
             return
         self._process = process
         if demand := self._course.step(Life.RUNNING):
             self._carry_out(demand)
-        # The terminal's signals go to the whole group, but one that is pending here may have come before the fork.
+        # The terminal signals the whole group, but a signal that is pending here may have come before the fork.
         pid = process.pid
         self._report(Started(frozenset(ENDING).intersection(signal.sigpending())))
-        with contextlib.suppress(ChildProcessError):  # other code reaped it: `reap` will say so
+        with contextlib.suppress(ChildProcessError):  # other code reaped it: `reap` reports that
             _await_end(pid, orphans=self._orphans)
         self._course.step(Life.ENDED)
         self._report(Over())
@@ -198,23 +201,23 @@ class Child:
         own_group, dispositions, set_death_signal = self.own_group, self._dispositions, self._set_death_signal
 
         def prepare() -> None:
-            # Runs between fork and exec, where other threads' locks may be held for ever: only plain system calls.
+            # Between fork and exec only plain system calls are safe: other threads' locks may be held for ever.
             if own_group:
                 os.setpgid(0, 0)
             for number, handler in dispositions:
                 signal.signal(number, handler)
             if set_death_signal is not None:
                 set_death_signal(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-                # A parent that died before the call sends nothing.
+                # If the parent died before the call, there is no signal.
                 if os.getppid() != parent:
                     os._exit(126)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
         if not command[0]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        # Popen is the fork that CPython itself keeps right: it holds the import lock, reports a failed exec
-        # through a pipe, and searches the PATH of the environment that it passes on.
-        return Popen(  # noqa: S603 - running what the user names is the purpose
+        # Popen handles the details of a fork: it holds the import lock, reports a failed exec through a pipe, and
+        # searches the PATH of the environment that it passes on.
+        return Popen(  # noqa: S603 - the purpose is to run what the user names
             command,
             executable=executable,
             env=self._environment,
@@ -232,7 +235,7 @@ def _death_signal_setter() -> Callable[..., int] | None:
         function = ctypes.CDLL(None).prctl
         function.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     except (ImportError, OSError, AttributeError):
-        return None  # an interpreter built without ctypes, or linked statically: the command then outlives a SIGKILL
+        return None  # no ctypes, or a static interpreter: the command then outlives a SIGKILL of this process
     result: Callable[..., int] = function
     return result
 
@@ -240,7 +243,7 @@ def _death_signal_setter() -> Callable[..., int] | None:
 def _runs(group: int) -> bool:
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name in parentheses may hold anything; after it come the state, the parent and the group.
+            # The name in parentheses may contain anything. The state, the parent and the group follow it (proc(5)).
             fields = status.read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue  # it has ended meanwhile
@@ -250,7 +253,7 @@ def _runs(group: int) -> bool:
 
 
 def _await_end(pid: int, *, orphans: bool) -> None:
-    """Return when the child ``pid`` has ended, without reaping it; meanwhile reap the others if ``orphans``."""
+    """Returns when the child ``pid`` has ended, without reaping it. ``orphans``: reaps the others meanwhile."""
     if orphans:
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None and ended.si_pid != pid:
             os.waitpid(ended.si_pid, 0)
@@ -261,7 +264,7 @@ def _await_end(pid: int, *, orphans: bool) -> None:
 
 
 def _await_end_by_kqueue(pid: int) -> None:
-    """The same where Python has no ``waitid``: macOS before Python 3.13."""
+    """The same for a Python without ``waitid``: macOS before Python 3.13."""
     import select
 
     kernel: Any = select  # the type stubs show these names on BSD and macOS only

@@ -1,4 +1,4 @@
-"""How this process itself ends: at once, with its output written, or by the signal that ended its command."""
+"""How this process ends: at once, with its output written, or by the signal that killed its command."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 
 
 def flush_output() -> None:
-    """Write out what this interpreter still holds: an exec, or an end without a shutdown, would lose it."""
+    """Writes out what this interpreter still buffers: an exec, or an end without a shutdown, would lose it."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            continue  # closed, or its reader is gone: nothing that would change what comes next
+            continue  # closed, or nobody reads it
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without the interpreter's shutdown, which takes long and frees what the kernel frees anyway."""
+    """Ends this process without the interpreter's shutdown, which is slow and frees what the kernel frees anyway."""
     flush_output()
     os._exit(code)
 
 
 def die_of_interrupt() -> NoReturn:
-    """End this process by SIGINT, as the command did.
+    """Ends this process by SIGINT, as the command ended.
 
-    A shell stops its loop or script at Ctrl-C only when the command that it waits for died by SIGINT; an exit code of
-    130 means to it that the signal was handled.
+    On Ctrl-C a shell stops its loop or script only if the command that it waits for died by SIGINT. To a shell, an exit
+    code of 130 means that the command handled the signal.
     """
     flush_output()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # Reached only where the signal cannot kill: as PID 1 of a namespace.
+    # Reached only as PID 1 of a namespace, which the signal cannot kill.
     os._exit(128 + signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What the name of a command stands for, and why it could not be run."""
+"""Finds the program of a command and runs it, or explains why it could not be run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SHELL = "/bin/sh"
 
 
 def execute(command: Sequence[str], environment: Environment | None) -> NoReturn:
-    """Replace this process by ``command``, found by the PATH of ``environment``; raises ``NotStarted``."""
+    """Replaces this process by ``command``, found by the PATH of ``environment``. Raises ``NotStarted``."""
     env: Environment = os.environb if environment is None else environment
     try:
         if not command[0]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         try:
-            os.execvpe(command[0], list(command), env)  # noqa: S606 - running what the user names is the purpose
+            os.execvpe(command[0], list(command), env)  # noqa: S606 - the purpose is to run what the user names
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
@@ -32,11 +32,11 @@ def execute(command: Sequence[str], environment: Environment | None) -> NoReturn
 
 
 def as_script(command: Sequence[str], environment: Environment | None) -> list[str]:
-    """The command for a file that the kernel cannot execute (ENOEXEC), when it is a script without a ``#!`` line.
+    """The command for a file that the kernel cannot execute (ENOEXEC), if it is a script without a ``#!`` line.
 
-    POSIX has both ``execvp`` and the shell run such a file by ``sh``, so it works in a crontab, and a line that worked
-    there must go on working with this wrapper put in front. A program for another machine looks the same to the
-    kernel; as shells do, take a NUL in the first line as the sign of one.
+    By POSIX, ``execvp`` and the shell run such a file with ``sh``. So it works in a crontab, and it must still work
+    with this wrapper in front. A program for another machine also causes ENOEXEC: like shells, take a NUL in the first
+    line as the sign of one.
     """
     path = _find(command[0], environment)
     if path is None:
@@ -48,8 +48,8 @@ def as_script(command: Sequence[str], environment: Environment | None) -> list[s
 
 
 def not_started(command: Sequence[str], environment: Environment | None, error: OSError) -> NotStarted:
-    """What the shell would make of ``error``, which came from an attempt to run ``command``."""
-    # The arguments may hold a password: only the name is shown.
+    """The result, as a shell would give it, for the ``error`` of an attempt to run ``command``."""
+    # The arguments may contain a password, so only the name is shown.
     name, reason = command[0], error.strerror or str(error)
     if error.errno not in (errno.ENOENT, errno.ENOTDIR):
         return NotStarted(126, f"cannot run {name!r}: {reason}")
@@ -61,7 +61,7 @@ def not_started(command: Sequence[str], environment: Environment | None, error: 
 
 
 def _find(name: str, environment: Environment | None) -> str | None:
-    # The type stubs know text alone; bytes are looked up as b"PATH".
+    # The type stubs know only text, but os.get_exec_path also takes a mapping of bytes.
     places = [""] if "/" in name else os.get_exec_path(environment)  # type: ignore[arg-type]
     for place in places:
         path = Path(place, name)

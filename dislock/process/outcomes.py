@@ -1,4 +1,4 @@
-"""What can come of a command: how it ended, or why it never began."""
+"""The possible results of a command: how it ended, or why it never began."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Stop:
 class Ended:
     """How a command ended.
 
-    ``code`` follows the shell: 128+N for a death by signal N. ``stopped``: a ``Stop`` came before the command had
-    ended, whatever its code; or before it had begun, and then it never did. ``interrupted``: the command died by SIGINT
-    in the foreground of a terminal, and a shell that waits for us should see us die the same way
-    (``ending.die_of_interrupt``).
+    ``code`` is as in the shell: 128+N if signal N killed the command. ``stopped``: a ``Stop`` came before the command
+    had ended, whatever its code; or before it had begun, so that it never began. ``interrupted``: SIGINT killed the
+    command in the foreground of a terminal, and this process should die in the same way, for the shell that waits for
+    it (``ending.die_of_interrupt``).
     """
 
     code: int
@@ -27,8 +27,8 @@ class Ended:
     interrupted: bool = False
 
 
-class NeverBegan(Exception):  # noqa: N818 - a result that the caller turns into an exit code
-    """The command was not started, and will not be; ``code`` is the exit code that says so."""
+class NeverBegan(Exception):  # noqa: N818 - not an error: the caller turns it into an exit code
+    """The command was not started, and will not be. ``code`` is the exit code for that."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class NeverBegan(Exception):  # noqa: N818 - a result that the caller turns into
 
 
 class NotStarted(NeverBegan):
-    """The command could not be started; ``code`` is the shell's: 127 for not found, 126 for anything else."""
+    """The command could not be started. ``code`` is as in the shell: 127 if it was not found, 126 for anything else."""
 
 
 class Interrupted(NeverBegan):
@@ -48,4 +48,4 @@ class Interrupted(NeverBegan):
 
 
 class NoThreadError(Exception):
-    """The system has no thread to spare: a limit on processes, or on memory."""
+    """The system cannot start another thread: a limit on processes, or on memory."""

@@ -1,4 +1,4 @@
-"""One run of a command: signals are passed on, the command is stopped on demand, and its end is reported."""
+"""One run of a command: passes signals on, stops the command on demand, and reports its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dislock.process.states import Course, Demand, Life
 # The result of a command that was stopped before it had begun.
 _NEVER_BEGUN = Ended(128 + signal.SIGTERM, stopped=True)
 
-# Seconds between two looks at a group whose command has ended after it was asked to.
+# Seconds between two looks at the group of a command that has ended on request.
 _GLANCE = 0.05
 
 _Event = Stop | Arrival | Started | Over
@@ -29,7 +29,7 @@ _Event = Stop | Arrival | Started | Over
 class Run:
     """One run of a command, from start to end. ``begun`` says, also after an exception, whether it has begun.
 
-    ``signals``: what arrives is passed on. Without it (library) no signal is caught; an exception while waiting stops
+    ``signals``: its signals are passed on. Without it (library) no signal is caught; an exception while waiting stops
     the command (SIGTERM, ``kill_grace`` seconds, SIGKILL) and is raised again.
     """
 
@@ -40,14 +40,14 @@ class Run:
         self._signals = signals
         self._grace = kill_grace
         self._course = Course()
-        # Everything that happens comes through this one queue.
+        # All events come through this one queue.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._deadline: float | None = None  #: when SIGKILL follows, while it is still to come
         self._unsure: set[int] = set()
 
     @property
     def begun(self) -> bool:
-        """Whether the command has begun. Final when ``to_its_end`` is over, however it ended."""
+        """Whether the command has begun. Final when ``to_its_end`` has returned or raised."""
         return self._course.life.begun
 
     def to_its_end(
@@ -55,20 +55,21 @@ class Run:
         environment: Environment | None = None,
         subscribe: Callable[[Callable[[Stop], None]], None] | None = None,
     ) -> Ended:
-        """Run the command, once, until it has ended.
+        """Runs the command once, until it has ended.
 
-        It gets a process group of its own, unless ours is the foreground of its terminal: there Ctrl-C and job control
-        work by themselves. On Linux it is killed when this process dies. ``environment`` replaces the whole one.
+        The command gets its own process group, unless our group is the foreground of its terminal: there the kernel
+        sends Ctrl-C and job control to the command anyway. On Linux the command is killed if this process dies.
+        ``environment`` replaces the whole environment.
 
-        ``subscribe`` is given a function that stops the command when it is called with a ``Stop``, from any thread. A
-        stop is not taken back.
+        ``subscribe`` gets a function that stops the command when it is called with a ``Stop``, from any thread. A stop
+        cannot be undone.
 
-        After a stop or a passed-on signal that asks to end, others of the command's group have until that grace is
-        over, or ``kill_grace`` seconds from the command's end; what is left then is killed before this returns (where
-        there is no ``/proc``, at once). After an ordinary end they live on.
+        After a stop, or a passed-on signal that asks to end, the other processes of the command's group have until the
+        end of that grace period, or ``kill_grace`` seconds from the command's end. What is left then is killed before
+        this returns; without ``/proc``, at once. After an ordinary end they live on.
 
-        Raises ``NotStarted``, ``Interrupted`` when a signal asked to end before the start, and ``ChildProcessError``
-        when another part of this process took the exit status.
+        Raises ``NotStarted``; ``Interrupted`` if a signal asked to end before the start; and ``ChildProcessError`` if
+        other code in this process took the exit status.
         """
         signals = self._signals
         child = Child(
@@ -85,7 +86,7 @@ class Run:
         if signals is not None and (number := signals.asked()) is not None:
             raise Interrupted(number)
         if subscribe is not None:
-            # The last thing before the start, because it says at once whether it is too late for one.
+            # Directly before the start: if the lease is lost by now, it puts the stop into the queue at once.
             subscribe(self._events.put)
         try:
             if self._events.empty():
@@ -125,13 +126,13 @@ class Run:
         )
 
     def _abort(self, child: Child) -> None:
-        """Stop the command because of an exception; another exception meanwhile kills it at once."""
+        """Stops the command because of an exception. Another exception meanwhile kills it at once."""
         try:
             if child.prevent():
                 return
             self._stop(child, self._grace)
             if self._course.life.over:
-                # The first exception may have come when the last event had been taken already.
+                # The first exception may have come after the last event was taken from the queue.
                 self._events.put(Over())
             self._until_over(child)
             if self._course.life is Life.ENDED:
@@ -141,18 +142,18 @@ class Run:
             child.kill()
             raise
         if self._course.life is Life.ENDED:
-            with contextlib.suppress(ChildProcessError):  # the first exception says what happened
+            with contextlib.suppress(ChildProcessError):  # the first exception is the one to raise
                 child.reap()
 
     def _end_rest(self, child: Child) -> None:
-        """End the rest of a group whose command was asked to end, and has ended."""
+        """Ends the rest of a group whose command was asked to end, and has ended."""
         if self._course.demand is Demand.NOTHING:
             return
-        # A shell often ends at once, while the program that it started still cleans up.
+        # A shell often ends at once, while the program that it started is still cleaning up.
         if self._deadline is None:
             self._deadline = time.monotonic() + self._grace
         while child.rest_runs() and (left := self._time_left()):
-            # They are not our children, so nothing reports their end.
+            # They are not children of this process, so nothing reports their end.
             with contextlib.suppress(queue.Empty):
                 event = self._events.get(timeout=min(left, _GLANCE))
                 if isinstance(event, (Stop, Arrival)):
@@ -182,20 +183,20 @@ class Run:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _has_it_already(self, arrived: Arrival, child: Child) -> bool:
-        """Whether the kernel sent the signal to the command too: to the whole foreground group of the terminal."""
+        """Whether the kernel also sent the signal to the command: to the whole foreground group of the terminal."""
         if child.own_group or not arrived.from_kernel or arrived.number in self._unsure:
             return False
-        # When a terminal hangs up, the kernel first signals the leader of its session, without the group.
+        # When a terminal hangs up, the kernel first signals only the leader of the session.
         return arrived.number != signal.SIGHUP or os.getsid(0) != os.getpid()
 
 
 def become(command: Sequence[str], environment: Environment | None, signals: Signals) -> NoReturn:
-    """Replace this process by ``command``.
+    """Replaces this process by ``command``.
 
-    Raises ``NotStarted``, or ``Interrupted`` when a signal asked to end before; then everything is as before, except
-    that nobody watches for signals: what arrives stays pending. Must be called in the main thread.
+    Raises ``NotStarted``, or ``Interrupted`` if a signal asked to end before. Then everything is as before, except that
+    no thread takes signals: they stay pending. Must be called in the main thread.
     """
-    # USR1 and USR2 too end a program that has no handler yet.
+    # USR1 and USR2 also end a program that has no handler yet.
     if (number := signals.asked(messages=True)) is not None:
         raise Interrupted(number)
     flush_output()
@@ -205,16 +206,16 @@ def become(command: Sequence[str], environment: Environment | None, signals: Sig
     try:
         for changed, handler in dispositions:
             signal.signal(changed, handler)
-        # One more look: a signal that is let through would end this process with the slot taken and nothing started.
+        # One last look: a signal that comes through would end this process with the slot taken and nothing started.
         if (number := signals.asked(messages=True)) is not None:
             raise Interrupted(number)
-        # From here on a signal does what it would do to the command.
+        # From here on a signal does to this process what it would do to the command.
         signal.pthread_sigmask(signal.SIG_SETMASK, signals.mask)
         execute(command, environment)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for changed, handler in before:
-            if handler is not None:  # installed by other code than Python's, which cannot be put back from here
+            if handler is not None:  # None: not installed by Python, which cannot put it back
                 signal.signal(changed, handler)
 
 

@@ -1,7 +1,7 @@
-"""The wrapper's own signals: held back from its first moment, and handed on one by one.
+"""The wrapper's own signals: held back from its start, and handed on one by one.
 
-A signal that is blocked in every thread stays pending in the kernel until a thread takes it. So no signal is lost
-between two steps of a run, and no handler ever interrupts a step.
+The kernel keeps a signal that is blocked in every thread pending until a thread takes it (POSIX, sigwait). So no signal
+is lost between two steps of a run, and no handler ever interrupts a step.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 
 
 def _existing(*names: str) -> tuple[signal.Signals, ...]:
-    # Windows lacks most; there this module is imported with the library and not used.
+    # Windows lacks most of them; there the library imports this module but does not use it.
     return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
 
 
-#: Signals that ask a command to end; they go to its whole process group.
+#: Signals that ask a command to end; its whole process group gets them.
 ENDING = _existing("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-#: Signals whose meaning is the command's own; they go to the command alone, never to its children.
+#: Signals whose meaning the command defines; only the command gets them, never its children.
 MESSAGES = _existing("SIGUSR1", "SIGUSR2")
 
-# Wakes the listening thread. It is sent to that thread alone. Other processes do not use this signal; the kernel sends
-# it only for a timer that counts a process's CPU time.
+# Wakes the listening thread; only that thread gets it. Other processes do not send this signal, and the kernel sends it
+# only for a timer that counts a process's CPU time.
 _WAKE: int = getattr(signal, "SIGVTALRM", 0)
-# asm-generic/siginfo.h; the signal module does not name it. A sender in another PID namespace also shows as pid 0,
-# so si_pid would not do.
+# asm-generic/siginfo.h; the signal module has no name for it. si_pid is no help: it is also 0 for a sender in another
+# PID namespace.
 _SI_KERNEL = 0x80
-# The interpreter ignores these at its start; a command must find them as they are for any other program.
+# The interpreter ignores these at its start; for a command they must be as for any other program.
 _IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")
 
 Disposition = tuple[int, Any]
@@ -38,8 +38,8 @@ Disposition = tuple[int, Any]
 class Arrival(NamedTuple):
     """A signal that has arrived.
 
-    ``from_kernel``: the terminal sent it to the whole foreground group. Systems that do not say who sent a signal
-    (macOS) have it True for INT and QUIT, which hardly anything but a terminal sends.
+    ``from_kernel``: the terminal sent it to the whole foreground group. On systems that do not say who sent a signal
+    (macOS) it is True for INT and QUIT, because terminals are nearly the only senders of these.
     """
 
     number: int
@@ -47,18 +47,19 @@ class Arrival(NamedTuple):
 
 
 class Signals:
-    """Receives the signals of a command line run. To be entered in the main thread, before any other thread exists.
+    """Receives the signals of a command line run. Enter it in the main thread, before any other thread exists.
 
-    As a context manager it holds back TERM, INT, HUP, QUIT, USR1 and USR2, except those that came ignored (nohup):
-    they stay ignored. KeyboardInterrupt, if it came before, is raised on entry. Leaving puts everything back; a program
-    that is about to end does so inside the block, because a signal after it would replace its exit code.
+    As a context manager it holds back TERM, INT, HUP, QUIT, USR1 and USR2. Signals that were ignored when the process
+    started (nohup) stay ignored. A KeyboardInterrupt that came before is raised on entry. Leaving the block restores
+    everything. A program that is about to end does so inside the block, because a later signal would replace its exit
+    code.
 
-    ``on_ending`` watches for a request to end before a command runs, ``hand_on`` gives a running command what arrives,
-    and ``asked`` is the look in between: it says which signal asked to end.
+    ``on_ending`` watches for a request to end before a command runs. ``hand_on`` passes what arrives to a running
+    command. ``asked`` is the check in between: it returns the signal that asked to end.
     """
 
     def __init__(self) -> None:
-        self.mask: set[int] = set()  #: the signal mask as it came
+        self.mask: set[int] = set()  #: the signal mask at entry
         self._asked: int | None = None
         self._thread: threading.Thread | None = None
         self._task: _Task | None = None
@@ -69,9 +70,9 @@ class Signals:
     def __enter__(self) -> Signals:
         self._ending = frozenset(n for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN)
         self._messages = frozenset(n for n in MESSAGES if signal.getsignal(n) is not signal.SIG_IGN)
-        # Later threads inherit the block.
+        # Threads that are started later inherit the mask.
         self.mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._ending | self._messages | {_WAKE}))
-        # Where SIGCHLD is ignored, the kernel reaps children by itself and their exit status is lost.
+        # While SIGCHLD is ignored, the kernel reaps children and their exit status is lost (POSIX, wait).
         self._chld_ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if self._chld_ignored:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -84,7 +85,7 @@ class Signals:
             self._give(None)
             self._thread.join()
             self._thread = None
-        # Too late to mean anything: the work is over, and its result must not be replaced by a death.
+        # The work is over, so these signals come too late: a death by signal must not replace its result.
         while late := signal.sigpending() & (self._ending | self._messages):
             signal.sigwait(late)
         if self._chld_ignored:
@@ -92,9 +93,9 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
     def on_ending(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called once, in another thread, when a signal asks to end, or has asked already.
+        """Calls ``callback`` once, in another thread, when a signal asks to end, or has asked already.
 
-        Raises ``NoThreadError``. Other signals stay pending, and reach the command when it starts.
+        Other signals stay pending, and reach the command when it starts. Raises ``NoThreadError``.
         """
 
         def note(arrived: Arrival) -> None:
@@ -105,9 +106,9 @@ class Signals:
         self._listen(self._ending, note)
 
     def hand_on(self, receiver: Callable[[Arrival], None] | None) -> None:
-        """Hand every signal to ``receiver``, called in another thread. None: leave what arrives pending again.
+        """Passes every signal to ``receiver``, in another thread. None: signals stay pending again.
 
-        Raises ``NoThreadError``; not after ``on_ending``, whose thread serves for this too.
+        Raises ``NoThreadError``, but not after ``on_ending``, because the thread then exists already.
         """
         if receiver is not None:
             self._listen(self._ending | self._messages, receiver)
@@ -117,7 +118,7 @@ class Signals:
     def asked(self, *, messages: bool = False) -> int | None:
         """The signal that asked to end, seen by ``on_ending`` or still pending; None if there is none.
 
-        From here on what arrives stays pending. ``messages``: USR1 and USR2 count too.
+        From here on signals stay pending. ``messages``: USR1 and USR2 count too.
         """
         self.hand_on(None)
         pending = signal.sigpending()
@@ -128,20 +129,20 @@ class Signals:
         return self._asked
 
     def dispositions(self) -> list[Disposition]:
-        """What a command's signal dispositions must be set to before its exec."""
+        """The signal dispositions to set before the command's exec."""
         return inherited() + ([(signal.SIGCHLD, signal.SIG_IGN)] if self._chld_ignored else [])
 
     def _listen(self, numbers: frozenset[int], receiver: Callable[[Arrival], None]) -> None:
         task = _Task(numbers | {_WAKE}, receiver)
         self._give(task)
         if self._thread is None:
-            # One thread for the whole run: later the system may have none left, and the command that runs by then would
-            # have to be stopped for that.
+            # One thread for the whole run: if the system could not start one later, a running command would have to be
+            # stopped for that.
             thread = threading.Thread(target=self._run, name="dislock-signals", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
-                # Not loaded before: until this module is there, nothing is held back.
+                # Loaded late, because signals are held back only after this module was loaded.
                 from dislock.process.outcomes import NoThreadError
 
                 raise NoThreadError(f"no thread for signals: {error} (a limit on processes, or on memory)") from error
@@ -162,19 +163,19 @@ class Signals:
 
 
 class _Task:
-    """What the listening thread is to listen for."""
+    """What the listening thread listens for."""
 
     def __init__(self, numbers: frozenset[int], receiver: Callable[[Arrival], None]) -> None:
         self.numbers = numbers
         self.receiver = receiver
-        self.begun = threading.Event()  #: set when the thread waits for nothing else any more
+        self.begun = threading.Event()  #: set when the thread listens for this and nothing else
 
 
 def inherited() -> list[Disposition]:
-    """The dispositions that this interpreter's own would spoil for a command.
+    """Default dispositions in place of this interpreter's own, which a command must not inherit.
 
-    ``exec`` resets caught signals by itself, but one that arrives just before would go to a Python handler that
-    never runs, and be lost.
+    ``exec`` resets caught signals (POSIX), but a signal that arrives just before it would go to a Python handler that
+    never runs, and would be lost.
     """
     caught = {int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))}
     spoilt = {int(getattr(signal, name)) for name in _IGNORED_BY_PYTHON if hasattr(signal, name)}

@@ -1,4 +1,4 @@
-"""The states of a command: where it is in its life, and what has been demanded of it. Every step is taken here."""
+"""The states of a command: where it is in its life, and what was demanded of it. Every step is taken here."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import Enum, IntEnum
 
 
 class Life(Enum):
-    """Where a command is, from the decision to run it until nothing is left of it."""
+    """Where a command is in its life, from the plan to run it to the collection of its exit code."""
 
     PLANNED = "planned"  #: nothing has been started; the start can still be prevented
-    STARTING = "starting"  #: the fork is under way and cannot be taken back
+    STARTING = "starting"  #: the fork is under way and cannot be undone
     RUNNING = "running"  #: the process exists
-    ENDED = "ended"  #: the process is a zombie: its number, and its group's, are still its own
-    REAPED = "reaped"  #: its exit status was collected; its number may belong to another process by now
+    ENDED = "ended"  #: the process is a zombie: no other process can get its number or its group's
+    REAPED = "reaped"  #: its exit status was collected; another process may have its number
     PREVENTED = "prevented"  #: it was never started, and never will be
     FAILED = "failed"  #: it could not be started
 
     @property
     def begun(self) -> bool:
-        """Whether the command counts as begun. While the fork is under way it does: it may run at any moment."""
+        """Whether the command counts as begun. It does during the fork, because it may run at any moment."""
         return self in (Life.STARTING, Life.RUNNING, Life.ENDED, Life.REAPED)
 
     @property
@@ -29,20 +29,20 @@ class Life(Enum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing runs, or ever will."""
+        """Whether nothing runs, and nothing will."""
         return self in (Life.ENDED, Life.REAPED, Life.PREVENTED, Life.FAILED)
 
 
 class Demand(IntEnum):
-    """What has been demanded of a command. It only rises."""
+    """What was demanded of a command. It only rises."""
 
-    NOTHING = 0  #: it runs as long as it likes
-    END = 1  #: a signal that was passed on asked it to end; the sender decides how long that may take
+    NOTHING = 0  #: it runs as long as it needs
+    END = 1  #: a passed-on signal asked it to end; the sender decides how long that may take
     STOP = 2  #: SIGTERM, and SIGKILL when the grace period is over
     KILL = 3  #: SIGKILL
 
 
-#: The steps of a life. No other exists.
+#: All possible steps.
 NEXT: dict[Life, frozenset[Life]] = {
     Life.PLANNED: frozenset({Life.STARTING, Life.PREVENTED}),
     Life.STARTING: frozenset({Life.RUNNING, Life.FAILED}),
@@ -55,10 +55,10 @@ NEXT: dict[Life, frozenset[Life]] = {
 
 
 class Course:
-    """The life of one command and what is demanded of it, for the two threads that move them.
+    """The life of one command and the demand on it, for the two threads that change them.
 
-    Each of the two methods returns the other half as it was in the same moment. So exactly one thread carries out a
-    demand: whoever makes it if the process exists by then, else the thread that starts the process.
+    Each of the two methods changes one and returns the other, as it was at the same moment. So exactly one thread
+    carries out a demand: the thread that makes it if the process exists, else the thread that starts the process.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Course:
         self.demand = Demand.NOTHING
 
     def step(self, to: Life) -> Demand | None:
-        """Go on to ``to``, and return what is demanded. None: there is no such step from here, and none was taken."""
+        """Goes on to ``to`` and returns what is demanded. None: there is no such step, and none was taken."""
         with self._lock:
             if to not in NEXT[self.life]:
                 return None
@@ -75,7 +75,7 @@ class Course:
             return self.demand
 
     def raise_to(self, demand: Demand) -> Life | None:
-        """Demand this, and return where the command is. None: as much had been demanded before."""
+        """Demands this and returns where the command is. None: as much was demanded before."""
         with self._lock:
             if demand <= self.demand:
                 return None
