@@ -9,7 +9,7 @@ from importlib import import_module
 
 from pg_advisory_lock._twin import warn_of_twin
 
-# The one in typing costs a program that needs only a key more than the key does.
+# Importing typing costs a program that needs only a key more than the key itself.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pg_advisory_lock.errors import (
@@ -36,7 +36,7 @@ __all__ = [
 
 warn_of_twin(__path__[0])
 
-# Where each name lives; the rest are in errors. No module is loaded before one of its names is used (PEP 562).
+# The module of each name; the others are in errors. No module is loaded before one of its names is used (PEP 562).
 _HOMES = {"PgAdvisoryLock": "locker", "advisory_key": "keys"}
 
 

@@ -1,4 +1,4 @@
-"""Notices a second distribution that puts a package of this name into the same folder."""
+"""Notices another distribution that has put a package of this name into the same folder."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 
 
 def warn_of_twin(package: str) -> None:
-    """Warns where ``pg-advisory-lock``, which is another project, was installed beside the package folder ``package``.
+    """Warns if ``pg-advisory-lock``, which is another project, is installed beside the package folder ``package``.
 
-    pip asks nobody before it writes one's files over the other's; what is then imported may be a mixture, and removing
-    either distribution removes files of both.
+    pip writes the files of one over those of the other without a question. What is then imported may be a mixture, and
+    removing either distribution removes files of both.
     """
     try:
         names = os.listdir(os.path.dirname(package))  # noqa: PTH208, PTH120 - pathlib would cost a start more than this
     except OSError:
-        # Not in a folder, as in an archive: nothing is installed there by pip.
+        # Not a folder but, for example, an archive, into which pip installs nothing.
         return
     twins = [name for name in names if name.startswith("pg_advisory_lock-") and name.endswith(".dist-info")]
     if twins:

@@ -1,7 +1,7 @@
-"""Every rule of taking a lock and of checking it: once, for the sync and the async class.
+"""Every rule of taking a lock and of checking it, for the sync and the async class.
 
-All of it works on SQLAlchemy's synchronous objects. The asynchronous ones are shells around these, and their
-``run_sync`` carries the functions below into the event loop.
+All of it works on SQLAlchemy's synchronous objects. The asynchronous ones wrap these, and their ``run_sync`` calls the
+functions below from the event loop.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from pg_advisory_lock.transactions import is_prepared, no_transaction, open_tran
 #: lock_timeout is a 32-bit number of milliseconds in PostgreSQL.
 LONGEST_TIMEOUT_IN_MS = 2**31 - 1
 
-#: Never the same number twice in one process, so never twice in one transaction.
+#: No number comes twice in one process, so none comes twice in one transaction.
 _TURNS = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Grip:
-    """A lock that was taken: where, and in which transaction by SQLAlchemy's and by the server's account."""
+    """A lock that was taken: on which connection, and in which transaction, for SQLAlchemy and for the server."""
 
     connection: Connection
     transaction: RootTransaction
     pid: int
     began: int
     mark: int | None
-    """What ``held()`` left in the transaction by the statement that took the lock; ``lock()`` leaves nothing."""
+    """What ``held()`` left in the transaction with the statement that took the lock; ``lock()`` leaves nothing."""
 
 
 def checked_timeout(timeout_in_ms: int) -> int:
-    """The timeout as a plain int; ``PgAdvisoryLockError`` unless it is an int from 0 to 2147483647 and not a bool."""
+    """The timeout as a plain int. Raises ``PgAdvisoryLockError`` unless it is an int from 0 to 2147483647, no bool."""
     if is_truly(timeout_in_ms, bool) or not is_truly(timeout_in_ms, int):
         raise PgAdvisoryLockError(f"timeout_in_ms must be an int, not {type(timeout_in_ms).__name__}")
     timeout = int.__index__(timeout_in_ms)
@@ -54,7 +54,7 @@ def checked_timeout(timeout_in_ms: int) -> int:
 
 
 def acquire_now(target: Target, lock: LockIdentity, place: Place) -> bool:
-    """``lock_immediate()``: True, or on contention False or ``PgAdvisoryLockNotAcquired``."""
+    """``lock_immediate()``: returns True; on contention returns False or raises ``PgAdvisoryLockNotAcquired``."""
     connection = _prepare(target, place)
     if _try(connection, lock, next(_TURNS), marked=False) is not None:
         return True
@@ -64,7 +64,7 @@ def acquire_now(target: Target, lock: LockIdentity, place: Place) -> bool:
 
 
 def acquire(target: Target, lock: LockIdentity, timeout: int, place: Place) -> bool:
-    """``lock()``: True, or on contention False or ``PgAdvisoryLockTimeout``."""
+    """``lock()``: returns True; on contention returns False or raises ``PgAdvisoryLockTimeout``."""
     connection = _prepare(target, place)
     grip = _try_then_wait(connection, lock, timeout)
     if isinstance(grip, Grip):
@@ -99,7 +99,7 @@ def check_hold(target: Target, lock: LockIdentity, grip: Grip, place: Place) -> 
         raise _lost(lock, "its connection was lost") from error
     if why:
         raise _lost(lock, why)
-    # Those that the block opened; it may have begun with one.
+    # The block may have opened more connections.
     warn_if_several_connections(target, place)
 
 
@@ -109,7 +109,7 @@ def list_holders(target: Target, lock: LockIdentity) -> list[LockHolder]:
 
 
 def _prepare(target: Target, place: Place) -> Connection:
-    """The connection to lock on; pending changes are written now, so that their failure is not taken for ours."""
+    """The connection to lock on. Writes pending changes now, so that their failure does not look like contention."""
     connection = guarding_connection_of(target)
     warn_if_in_savepoint(target, connection, place)
     flush(target)
@@ -120,10 +120,10 @@ def _prepare(target: Target, place: Place) -> Connection:
 def _try_then_wait(
     connection: Connection, lock: LockIdentity, timeout: int, *, marked: bool = False
 ) -> Grip | BaseException | None:
-    """The lock; or what ended the wait for it; or None when there was no time to wait.
+    """The lock; or the error that ended the wait for it; or None if there was no time to wait.
 
-    The first try cannot overtake those who wait already: PostgreSQL refuses ``pg_try_advisory_xact_lock`` whenever the
-    wanted mode conflicts with a holder *or with anybody in the queue*, and on release it hands the lock to the head of
+    The first try cannot overtake sessions that wait already: PostgreSQL refuses ``pg_try_advisory_xact_lock`` if the
+    wanted mode conflicts with a holder *or with anybody in the queue*, and on release it gives the lock to the head of
     the queue before anybody else can see it free (``LockAcquireExtended`` and ``ProcLockWakeup`` in the server).
     """
     turn = next(_TURNS)
@@ -142,23 +142,23 @@ def _try(connection: Connection, lock: LockIdentity, turn: int, marked: bool) ->
 
 
 def _grip(connection: Connection, transaction: RootTransaction, row: Row[Any], mark: int | None) -> Grip:
-    """What was taken, or ``PgAdvisoryLockError`` when it was taken in a transaction of the statement's own."""
+    """The lock that was taken. Raises ``PgAdvisoryLockError`` if the statement was a transaction by itself."""
     grip = Grip(connection, transaction, row.pid, row.began, mark)
-    # With a driver that does not tell, a round trip more: then the server has to.
+    # If the driver does not know, the server must be asked, which costs another round trip.
     if server_is_idle(connection) is None and _why_lost(grip):
         raise no_transaction()
     return grip
 
 
 def _why_lost(grip: Grip) -> str | None:
-    """None while the transaction of the grip has the lock.
+    """Why the lock was lost; None while the transaction of the grip has it.
 
-    A lock of a transaction goes only with the transaction, or with a rollback to a savepoint around its acquisition,
-    which takes the mark back too. So the transaction and the mark prove the lock, by a statement that costs no more
-    than the shortest. To look for the lock itself would mean to read the whole lock table of the server (pg_locks).
+    A transaction's lock ends only with the transaction, or with a rollback to a savepoint around its acquisition, which
+    also removes the mark. So the transaction and the mark prove the lock, with a statement that costs no more than the
+    shortest one. Looking for the lock itself would read the whole lock table of the server (pg_locks).
 
-    SQLAlchemy is asked first, because after a commit there may be no connection left to ask. The server is asked as
-    well: SQLAlchemy does not know of a COMMIT or a ROLLBACK TO SAVEPOINT sent as text.
+    SQLAlchemy is asked first, because after a commit there may be no connection for a statement. The server is asked
+    too, because SQLAlchemy does not know of a COMMIT or a ROLLBACK TO SAVEPOINT sent as text.
     """
     if not grip.transaction.is_active or server_is_idle(grip.connection):
         return "its transaction ended"
@@ -175,22 +175,22 @@ def _lost(lock: LockIdentity, why: str) -> PgAdvisoryLockLost:
 
 
 def _wait(connection: Connection, lock: LockIdentity, timeout: int, turn: int, marked: bool) -> Grip | BaseException:
-    """The lock; or the error that says that the time is over. Any other error is raised.
+    """The lock; or the error that says that the time is over. Raises any other error.
 
-    The mark was left by the try before. After any error that leaves the connection alive, the transaction is usable
-    again and the caller's ``lock_timeout`` as it was.
+    The try before has left the mark. After any error that leaves the connection alive, the transaction is usable again
+    and the caller's ``lock_timeout`` is restored.
     """
     savepoint(connection)
     try:
         row = ask(connection, statements.wait_lock(lock.shared), key=lock.lock_key, timeout=timeout, turn=turn).one()
     except BaseException as error:
-        # The statement runs under no lock_timeout but ours, so this state says that ours ran out.
+        # The statement has no lock_timeout but ours, so this state says that ours has passed.
         contention = isinstance(error, Exception) and sqlstate(error) == LOCK_NOT_AVAILABLE
         try:
             undo(connection)
         except Exception:
-            # The connection died in between. Then the transaction is gone: it is not contention, and what the server
-            # said before, if it was something else, is the better answer.
+            # The connection died in between, and the transaction is gone, so this is not contention. If the server
+            # reported another error before, that one says more.
             if contention:
                 raise
         if not contention:

@@ -1,6 +1,6 @@
 """The asynchronous locker: the same names, for ``AsyncSession`` and ``AsyncConnection``.
 
-A shell around ``acquisition``: SQLAlchemy's ``run_sync`` carries its functions into the event loop, so no rule exists
+A thin layer over ``acquisition``: SQLAlchemy's ``run_sync`` calls its functions from the event loop, so no rule exists
 twice. Needs SQLAlchemy's asyncio extra (``greenlet``).
 """
 
@@ -19,7 +19,7 @@ from pg_advisory_lock.cautions import Place
 from pg_advisory_lock.errors import LockHolder, PgAdvisoryLockError
 from pg_advisory_lock.identity import LockIdentity
 
-# Here too: the package's own __init__ may be the one that was overwritten.
+# Here too, because the package's own __init__ may have been overwritten.
 warn_of_twin(pg_advisory_lock.__path__[0])
 
 AsyncHandle: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
@@ -29,8 +29,8 @@ AsyncTarget: TypeAlias = AsyncSession | AsyncConnection
 class PgAdvisoryLock(LockIdentity):
     """``pg_advisory_lock.PgAdvisoryLock`` for asyncio: same arguments, same keys, same errors.
 
-    Its methods take an ``AsyncSession``, ``async_scoped_session`` or ``AsyncConnection``. When a task is cancelled
-    while it waits, SQLAlchemy closes the connection: the transaction is lost, and so is any lock in it.
+    Its methods take an ``AsyncSession``, ``async_scoped_session`` or ``AsyncConnection``. If a task is cancelled while
+    it waits, SQLAlchemy closes the connection: the transaction is lost, and so is every lock in it.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""What a caller is warned of: a lock inside a savepoint, and a session that has more than one connection."""
+"""The warnings to a caller: a lock inside a savepoint, and a session with more than one connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pg_advisory_lock.errors import PgAdvisoryLockWarning
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the caller's program, to warn about from where the caller is not on the stack: from a greenlet."""
+    """A line of the caller's program. In a greenlet the caller is not on the stack when the warning is given."""
 
     filename: str
     line: int
@@ -24,9 +24,9 @@ class Place:
 
     @classmethod
     def of_caller(cls) -> Place:
-        """Where the function was called that calls this."""
+        """The place that called the function that calls this."""
         frame = sys._getframe(1).f_back
-        # In a greenlet of its own, nothing called it. Python's own warnings then name sys as well.
+        # In its own greenlet a function has no caller. Python's own warnings then name sys, too.
         return (
             cls("<sys>", 0, vars(sys))
             if frame is None
@@ -34,7 +34,7 @@ class Place:
         )
 
     def warn(self, message: str, category: type[Warning]) -> None:
-        """What ``warnings.warn`` does when it is called at that place."""
+        """Warns like ``warnings.warn``, called at that place."""
         warnings.warn_explicit(
             message,
             category,
@@ -48,7 +48,7 @@ class Place:
 def warn_if_in_savepoint(target: Session | Connection, connection: Connection, place: Place) -> None:
     """Warns that the lock will live in a savepoint.
 
-    The text is always the same, so that Python's default filter shows it once per place in the program.
+    The text is always the same, so that Python's default filter shows it once for each place in the program.
     """
     if _in_savepoint(target, connection):
         place.warn(
@@ -62,18 +62,18 @@ def _in_savepoint(target: Session | Connection, connection: Connection) -> bool:
     if isinstance(target, Session):
         if target.in_nested_transaction():
             return True
-        # The recipe for test suites: the savepoint stands for the session's whole transaction.
+        # SQLAlchemy's recipe for test suites: the savepoint stands for the session's whole transaction.
         if target.join_transaction_mode == "create_savepoint":
             return False
     return connection.in_nested_transaction()
 
 
 def warn_if_several_connections(target: Session | Connection, place: Place) -> None:
-    """Warns that the lock may end before all rows that it guards can be seen."""
+    """Warns that the lock may end before all rows that it guards are visible."""
     if isinstance(target, Session) and _open_connections(target) > 1:
         place.warn(
-            "the session has more than one connection open and commits them one after the other, in no promised order:"
-            " the lock may be released before rows on another connection can be seen; use a session of one database"
+            "the session has more than one connection open and commits them one after the other, in an undefined order:"
+            " the lock may be released before rows on another connection are visible; use a session of one database"
             " for what the lock guards",
             PgAdvisoryLockWarning,
         )
@@ -81,5 +81,5 @@ def warn_if_several_connections(target: Session | Connection, place: Place) -> N
 
 def _open_connections(session: Session) -> int:
     transaction = session.get_transaction()
-    # No public name lists them. Each is there twice, by itself and by its engine.
+    # No public name lists them. Each is listed twice: under itself and under its engine.
     return 0 if transaction is None else len({id(entry[0]) for entry in transaction._connections.values()})

@@ -1,4 +1,4 @@
-"""Who holds a lock or waits for it, and the refusal that says so."""
+"""Who holds a lock or waits for it, and the error that says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def holders_of(connection: Connection, lock: LockIdentity, *, others: bool = False) -> list[LockHolder]:
-    """Everybody, or with ``others`` everybody but the one who asks."""
+    """All holders and waiters; with ``others``, without the session that asks."""
     rows = ask(connection, statements.HOLDERS, key=lock.lock_key)
     return [
         LockHolder(
@@ -31,7 +31,7 @@ def holders_of(connection: Connection, lock: LockIdentity, *, others: bool = Fal
 
 
 def refusal(connection: Connection, lock: LockIdentity, timeout: int | None) -> PgAdvisoryLockNotAcquired:
-    """What to raise on contention; ``timeout`` is None where nobody wanted to wait."""
+    """The error to raise on contention. ``timeout`` in milliseconds; None: the caller did not want to wait."""
     holders = _others_if_possible(connection, lock)
     waited = "" if timeout is None else f" within {timeout} ms"
     kind = PgAdvisoryLockNotAcquired if timeout is None else PgAdvisoryLockTimeout
@@ -44,19 +44,19 @@ def refusal(connection: Connection, lock: LockIdentity, timeout: int | None) -> 
 
 
 def _others_if_possible(connection: Connection, lock: LockIdentity) -> list[LockHolder] | None:
-    """None when the question fails: the role may not be allowed to ask, or a catalog is locked.
+    """The other holders and waiters; None if the question fails: the role may not ask, or a catalog is locked.
 
-    The caller is owed the refusal, whatever becomes of the question who is in the way.
+    The caller must get the refusal, whether or not the question who is in the way can be answered.
     """
     savepoint(connection)
     try:
         ask(connection, statements.WAIT_FOR_NO_CATALOG)
-        # Who holds the shared lock and wants the exclusive one is not in its own way.
+        # A session that holds the shared lock and wants the exclusive one is not in its own way.
         return holders_of(connection, lock, others=True)
     except Exception as error:
         if is_from_elsewhere(connection, error):
             raise
         return None
     finally:
-        # Also after an answer: it gives the caller's lock_timeout back.
+        # Also after an answer, because it restores the caller's lock_timeout.
         undo(connection)

@@ -1,4 +1,4 @@
-"""From what a caller passes to the connection of its transaction, or to a refusal before any statement is sent."""
+"""Finds the connection of the transaction that a caller passes, or refuses it before any statement is sent."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Handle: TypeAlias = Session | scoped_session[Any] | Connection
 #: The same, after a ``scoped_session`` was asked for the session of the current scope.
 Target: TypeAlias = Session | Connection
 
-#: They speak PostgreSQL's language; the first has the functions, but they lock nothing, and the second has none.
+#: They understand PostgreSQL's SQL, but the functions of the first lock nothing, and the second has none.
 _WITHOUT_LOCKS = frozenset({"cockroachdb", "redshift"})
 
 
 def target_of(handle: Handle) -> Target:
-    """The session or connection behind the handle; raises ``PgAdvisoryLockError`` for anything else."""
+    """The session or connection behind the handle. Raises ``PgAdvisoryLockError`` for anything else."""
     found = handle() if isinstance(handle, scoped_session) else handle
     if isinstance(found, (Session, Connection)):
         return found
@@ -32,10 +32,10 @@ def target_of(handle: Handle) -> Target:
 
 
 def connection_of(target: Target) -> Connection:
-    """The PostgreSQL connection of the target's transaction, which its next statement begins if need be.
+    """The PostgreSQL connection of the target's transaction, which the next statement begins if necessary.
 
-    Raises ``PgAdvisoryLockError`` where no transaction can be had, where it was prepared for a two-phase commit, and
-    where the database cannot be told or is not PostgreSQL. Errors of connecting pass through.
+    Raises ``PgAdvisoryLockError`` if there can be no transaction, if it was prepared for a two-phase commit, and if the
+    database is not known or is not PostgreSQL. Errors of connecting pass through.
     """
     connection = target if isinstance(target, Connection) else _session_s_connection(target)
     _require_postgresql(connection.dialect)
@@ -50,7 +50,7 @@ def connection_of(target: Target) -> Connection:
 def _session_s_connection(target: Session) -> Connection:
     if not target.autobegin and not target.in_transaction():
         raise PgAdvisoryLockError(
-            "the session has no transaction and autobegin=False forbids to open one: call session.begin() first"
+            "the session has no transaction, and autobegin=False forbids opening one: call session.begin() first"
         )
     try:
         bind = target.get_bind()
@@ -59,17 +59,17 @@ def _session_s_connection(target: Session) -> Connection:
             "the session does not say which database to lock in: pass the connection instead, for example"
             ' session.connection(bind_arguments={"mapper": Model})'
         ) from error
-    # Before it is connected to.
+    # Before a connection is opened.
     _require_postgresql(bind.dialect)
-    # This one, because a session that chooses among several may not give the same answer twice.
+    # With this bind: a session that chooses among several may not give the same answer twice.
     return target.connection(bind_arguments={"bind": bind})
 
 
 def guarding_connection_of(target: Target) -> Connection:
-    """Like ``connection_of``, but also refuses AUTOCOMMIT: there the lock would be gone when its statement ends."""
+    """Like ``connection_of``, but also refuses AUTOCOMMIT, in which the lock would end with its statement."""
     connection = connection_of(target)
-    # The driver's own state, because AUTOCOMMIT can be set in many places: the engine, an option of the connection or
-    # session, the driver's connect arguments, an event of the pool. A driver that does not say is refused as well.
+    # By the driver's own state, because AUTOCOMMIT can be set in many places: the engine, an option of the connection
+    # or session, the driver's connect arguments, an event of the pool. A driver that does not say is refused too.
     if getattr(connection.connection.dbapi_connection, "autocommit", True):
         raise PgAdvisoryLockError(
             "the connection is in AUTOCOMMIT mode, where a transaction-scoped lock is released at once: use a"
@@ -81,16 +81,16 @@ def guarding_connection_of(target: Target) -> Connection:
 
 
 def flush(target: Target) -> None:
-    """Writes pending ORM changes, as SQLAlchemy's own ``begin_nested()`` does whatever ``autoflush`` says.
+    """Writes pending ORM changes, whatever ``autoflush`` is, as SQLAlchemy's own ``begin_nested()`` does.
 
-    A lock can be taken in an event of a flush; what that flush has not written yet is then left to it.
+    A lock can be taken in an event of a flush. Then that flush writes the rest.
     """
-    # No public name tells that a flush is under way, and a second one inside it is an error.
+    # No public name says that a flush is under way, and a second flush inside it is an error.
     if isinstance(target, Session) and not target._flushing:
         target.flush()
 
 
 def _require_postgresql(dialect: Dialect) -> None:
-    # Not by the name: PostgreSQL with an extension can have a dialect of its own.
+    # Not by the name: PostgreSQL with an extension can have its own dialect.
     if not isinstance(dialect, PGDialect) or dialect.name in _WITHOUT_LOCKS:
         raise PgAdvisoryLockError(f"the database is {dialect.name}; advisory locks need PostgreSQL")

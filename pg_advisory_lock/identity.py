@@ -1,4 +1,4 @@
-"""What a lock is: its arguments, its key and its manner. The two locker classes add only how it is taken."""
+"""What a lock is: its arguments, its key and its modes. The two locker classes only add how it is taken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pg_advisory_lock.keys import LockArgs, is_truly, key_of, normalise
 
 
 class LockIdentity:
-    """Checked at construction and never changed after: an instance may be shared by threads, tasks and sessions."""
+    """Checked at construction and never changed: threads, tasks and sessions can share an instance."""
 
     __slots__ = ("_lock_args", "_lock_key", "_raise_on_failure", "_shared")
 
@@ -19,7 +19,7 @@ class LockIdentity:
 
     @property
     def lock_args(self) -> tuple[str, ...]:
-        """The arguments as the strings that the key is made of."""
+        """The arguments as strings, from which the key is computed."""
         return self._lock_args
 
     @property
@@ -29,12 +29,12 @@ class LockIdentity:
 
     @property
     def raise_on_failure(self) -> bool:
-        """Whether contention raises; otherwise it is False."""
+        """Whether contention raises an error; else the methods return False."""
         return self._raise_on_failure
 
     @property
     def shared(self) -> bool:
-        """Whether the lock is taken in the mode that excludes only exclusive ones."""
+        """Whether the lock is taken in shared mode, which excludes only exclusive locks."""
         return self._shared
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class LockIdentity:
         return f"{type(self).__name__}({list(self._lock_args)!r}{mode}{shared})"
 
     def __str__(self) -> str:
-        # Long arguments are cut: a message must not be 4,300 digits long.
+        # Long arguments are cut, because an integer can have 4,300 digits.
         args = ", ".join(repr(arg if len(arg) <= 60 else arg[:57] + "...") for arg in self._lock_args)
         return f"{'shared ' if self._shared else ''}advisory lock [{args}] (key {self._lock_key})"
 

@@ -1,6 +1,6 @@
-"""From structured lock arguments to the 64-bit number that PostgreSQL locks. Needs nothing but the standard library.
+"""Computes the 64-bit number that PostgreSQL locks from structured arguments. Needs only the standard library.
 
-Deployed programs of different versions exclude each other only if they compute the same number: nothing here may
+Deployed programs of different versions exclude each other only if they compute the same number, so nothing here may
 change.
 """
 
@@ -22,7 +22,7 @@ _Kind = TypeVar("_Kind")
 class LockArgs(Protocol):
     """What type checkers accept as ``lock_args``: a list or tuple of parts, and not a bare string.
 
-    A string is a sequence of strings; ``__contains__`` is what tells it apart. At run time ``normalise`` decides.
+    A string is a sequence of strings too, but its ``__contains__`` differs. At run time ``normalise`` decides.
     """
 
     def __contains__(self, part: object, /) -> bool: ...
@@ -31,14 +31,14 @@ class LockArgs(Protocol):
     def __len__(self) -> int: ...
 
 
-#: CPython's default limit for turning an int into digits. Fixed here, because a process can change its own limit and
-#: old versions have none, and the same argument must be accepted, or refused, by every process.
+#: CPython's default limit for turning an int into digits. Every process must accept or refuse the same arguments, so it
+#: is fixed here: a process can change its own limit, and old versions have none.
 MOST_DIGITS = 4300
 _FIRST_TOO_LONG = 10**MOST_DIGITS
 
 
 def advisory_key(lock_args: LockArgs) -> int:
-    """The signed 64-bit key of ``lock_args``, as ``PgAdvisoryLock(lock_args).lock_key`` has it.
+    """The signed 64-bit key of ``lock_args``, the same as ``PgAdvisoryLock(lock_args).lock_key``.
 
     Raises ``PgAdvisoryLockError`` for arguments that cannot name a lock (see ``normalise``).
     """
@@ -46,8 +46,8 @@ def advisory_key(lock_args: LockArgs) -> int:
 
 
 def key_of(names: tuple[str, ...]) -> int:
-    """The key of arguments that are normalised already."""
-    # JSON keeps the borders between the components, whatever characters they contain.
+    """The key of normalised arguments."""
+    # JSON keeps the components separate, whatever characters they contain.
     text = json.dumps(names, ensure_ascii=False, separators=(",", ":"))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
@@ -69,8 +69,8 @@ def normalise(lock_args: LockArgs) -> tuple[str, ...]:
 
 
 def _normalise_one(position: int, value: object) -> str:
-    # The base types' own methods: a subclass may print itself as it likes (an Enum member prints its name on one
-    # version of Python and its value on another), and two processes that disagree on the key exclude nobody.
+    # By the base types' own methods. A subclass may format itself in any way: an Enum member has its name on one
+    # version of Python and its value on another. And two processes that disagree on the key do not exclude each other.
     if is_truly(value, bool):
         raise PgAdvisoryLockError(f"lock_args[{position}] is a bool: write 1 or 'true', whichever is meant")
     if is_truly(value, str):
@@ -95,7 +95,7 @@ def _normalise_one(position: int, value: object) -> str:
 
 
 def is_truly(value: object, kind: type[_Kind]) -> TypeGuard[_Kind]:
-    """Like ``isinstance()``, but not for a proxy that claims the class of what it stands for, which may change."""
+    """Like ``isinstance()``, but False for a proxy that claims another class, because what it stands for may change."""
     return issubclass(type(value), kind)
 
 

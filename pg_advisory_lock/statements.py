@@ -1,7 +1,7 @@
-# ruff: noqa: S608 - what is put into the statements are constants of this module
+# ruff: noqa: S608 - only constants of this module are put into the statements
 """All SQL of the package.
 
-Functions are named with their schema, so that no function of the same name on a search path can answer in their place.
+Functions are named with their schema, so that no other function of that name on the search path is called.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, TextClause, bindparam, text
 
-#: For these drivers, values are written into the statement. If a value is bound, they leave the statement's portal open
+#: For these drivers, values are written into the statement. With a bound value they leave the statement's portal open
 #: on the server, and with it a snapshot, for as long as the transaction is idle: CREATE INDEX CONCURRENTLY waits for
-#: that, and vacuum is held back. pg8000 also needs three round trips for a bound value. psycopg2 writes values into the
-#: text by itself. asyncpg prepares each text, which would cost it more, and it keeps the portal anyway.
+#: that, and vacuum is held back. pg8000 also needs three round trips for a bound value. psycopg2 itself writes values
+#: into the text. asyncpg prepares each text, so this would cost more, and it keeps the portal open anyway.
 _WRITES_VALUES = frozenset({"psycopg", "psycopg_async", "pg8000"})
 
 
@@ -35,25 +35,25 @@ class Statement:
         return self.written if driver in _WRITES_VALUES else self.bound
 
 
-# Names one transaction: a server process cannot begin two in the same microsecond. In microseconds and as a number,
-# because the printed form of a time depends on settings that may change in the middle of a transaction.
+# Identifies one transaction: a server process cannot begin two in the same microsecond. In microseconds and as a
+# number, because the text form of a time depends on settings that can change during a transaction.
 _TRANSACTION = (
     "pg_catalog.pg_backend_pid() AS pid, "
     "CAST(extract(epoch FROM pg_catalog.transaction_timestamp()) * 1000000 AS bigint) AS began"
 )
 
-#: A setting of the transaction in which ``held()`` leaves a mark. A rollback to a savepoint takes a setting back when
-#: it takes back the lock that was taken by the same statement, and only then.
+#: A setting of the transaction in which ``held()`` leaves a mark. A rollback to a savepoint undoes the setting if and
+#: only if it undoes the lock that the same statement took.
 _MARKS = "pg_catalog.current_setting('pg_advisory_lock.held', true)"
 _LEAVE_MARK = f"pg_catalog.set_config('pg_advisory_lock.held', pg_catalog.concat({_MARKS}, ' ', :turn), true) AS marked"
 _TURN = "CAST(:turn AS bigint) AS turn"
 
 
 def try_lock(shared: bool, marked: bool) -> Statement:
-    """One row: taken, standby, pid, began. Waits for no lock. With ``marked`` leaves ``:turn`` in the transaction.
+    """One row: taken, standby, pid, began. Waits for no lock. With ``marked``, leaves ``:turn`` in the transaction.
 
     ``:turn`` is a new number each time, here and in ``wait_lock()``: psycopg prepares a text that it sees for the sixth
-    time, and what is prepared leaves its portal open like a bound value.
+    time, and a prepared statement leaves its portal open as a bound value does.
     """
     return _TRY[shared, marked]
 
@@ -75,8 +75,8 @@ def _try(function: str, marked: bool) -> Statement:
 
 def _wait(function: str) -> Statement:
     # Each step reads the one before, so the order is fixed: remember, limit, lock, restore. PostgreSQL reads
-    # lock_timeout at the moment a wait begins, so the limit holds for the lock in the same statement. If that fails,
-    # the rollback to the savepoint restores the value.
+    # lock_timeout when a wait begins, so the limit counts for the lock in the same statement. If the lock fails, the
+    # rollback to the savepoint restores the value.
     return Statement.of(
         f"""
 WITH caller AS MATERIALIZED (
@@ -105,15 +105,15 @@ _WAIT = {shared: _wait(f"pg_advisory_xact_lock{suffix}") for shared, suffix in _
 #: One row: marks, pid, began, as seen by the transaction that asks.
 MARKS = Statement.of(f"SELECT {_MARKS} AS marks, {_TRANSACTION}")
 
-# The server keeps its first answer about activity until the transaction ends, so what it keeps is thrown away first:
-# the second table reads the first, and the function is called for each row of the second.
-# Functions in place of the views pg_locks, pg_stat_activity and of the table pg_database: somebody may have locked
-# those, and these read the server's memory.
+# The server keeps its first answer about activity until the transaction ends, so the statement clears it first: the
+# second table reads the first, and the function is called for each row of the second.
+# Functions instead of the views pg_locks and pg_stat_activity and the table pg_database: somebody may have locked
+# those, but the functions read the server's memory.
 # pg_locks shows an advisory lock on one bigint as two halves, with objsubid 1 (locks on two integers have 2).
-# to_jsonb: a server before version 14 has no column waitstart, and there the statement must still parse.
-# A time as a number of microseconds: how drivers read a time depends on settings of the session.
-#: Rows: pid, own (whether it asks itself), application_name, since, shared, granted; holders first, then waiters, the
-#: longest first.
+# to_jsonb: a server before version 14 has no column waitstart, but the statement must be valid there too.
+# A time as a number of microseconds, because drivers read times by the settings of the session.
+#: Rows: pid, own (whether it is the session that asks), application_name, since, shared, granted; first the holders,
+#: then the waiters, the longest first.
 HOLDERS = Statement.of(
     """
 WITH fresh AS MATERIALIZED (
@@ -140,5 +140,5 @@ SAVEPOINT = Statement.of("SAVEPOINT pg_advisory_lock")
 ROLLBACK_TO_SAVEPOINT = Statement.of("ROLLBACK TO SAVEPOINT pg_advisory_lock")
 RELEASE_SAVEPOINT = Statement.of("RELEASE SAVEPOINT pg_advisory_lock")
 
-#: To look functions up, the question who is in the way reads the server's catalogs, which somebody may have locked.
+#: The question who is in the way reads the server's catalogs to find functions, and somebody may have locked those.
 WAIT_FOR_NO_CATALOG = Statement.of("SET LOCAL lock_timeout = 100")

@@ -1,4 +1,4 @@
-"""Whether SQLAlchemy's transaction is one on the server too, by what is known without asking the server."""
+"""Whether SQLAlchemy's transaction also exists on the server, as far as that is known without a statement."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from sqlalchemy.engine import RootTransaction, TwoPhaseTransaction
 
 from pg_advisory_lock.errors import PgAdvisoryLockError
 
-#: libpq's PQTRANS_IDLE and PQTRANS_ACTIVE, as psycopg and psycopg2 give them: in no transaction; waiting for an answer.
+#: libpq's PQTRANS_IDLE (no transaction) and PQTRANS_ACTIVE (waiting for an answer), as in psycopg and psycopg2.
 _IDLE, _ACTIVE = 0, 1
 
 
 def server_is_idle(connection: Connection) -> bool | None:
-    """Whether the server's last word was that no transaction is open; None where the driver does not tell.
+    """Whether the server's last answer says that no transaction is open; None if the driver does not know.
 
-    SQLAlchemy, and some drivers, remember only that they began one. A COMMIT or ROLLBACK sent as text ends it behind
-    their back, and each statement is then a transaction of its own. PostgreSQL says after every statement what the
-    state is (ReadyForQuery), and the drivers keep it.
+    SQLAlchemy, and some drivers, remember only that they began a transaction. They do not notice that a COMMIT or
+    ROLLBACK sent as text ends it, and then each statement is a transaction by itself. PostgreSQL reports the state
+    after every statement (ReadyForQuery), and the drivers keep it.
     """
     driver = _driver(connection)
     if (status := _libpq_status(driver)) is not None:
@@ -30,10 +30,10 @@ def server_is_idle(connection: Connection) -> bool | None:
 
 
 def may_be_half_said(connection: Connection) -> bool:
-    """Whether the answer to a statement that was broken off may still be to come.
+    """Whether the answer to an interrupted statement may still come.
 
-    psycopg and psycopg2 know. asyncpg calls back a statement that nobody waits for any more, and keeps the next one
-    until that is done. pg8000 would take the old answer for the next statement's.
+    psycopg and psycopg2 know. asyncpg cancels a statement that nobody waits for any more, and delays the next one until
+    that is done. pg8000 would take the old answer as the answer to the next statement.
     """
     if connection.closed or connection.invalidated:
         return False
@@ -44,7 +44,7 @@ def may_be_half_said(connection: Connection) -> bool:
 
 
 def _driver(connection: Connection) -> object:
-    # Not the pool's own word for it, which has none for a connection that was detached from its pool.
+    # Not the pool's own attribute, which is None for a connection that was detached from its pool.
     dbapi_connection = connection.connection.dbapi_connection
     return None if dbapi_connection is None else connection.dialect.get_driver_connection(dbapi_connection)
 
@@ -55,25 +55,25 @@ def _libpq_status(driver: object) -> int | None:
 
 
 def is_prepared(transaction: RootTransaction | None) -> bool:
-    """Whether it is the first phase of a two-phase commit that has ended.
+    """Whether the transaction was prepared: the first phase of a two-phase commit has ended.
 
-    The transaction has then left its connection, and a statement would begin another one there, in which the prepared
-    one can be neither committed nor rolled back.
+    The transaction has then left its connection. A statement would begin another transaction there, in which the
+    prepared one can be neither committed nor rolled back.
     """
-    # No public name tells. Asking the driver would not do: before the first statement it says the same.
+    # There is no public name for it. The driver is no help, because it says the same before the first statement.
     return isinstance(transaction, TwoPhaseTransaction) and transaction._is_prepared
 
 
 def open_transaction(connection: Connection) -> RootTransaction:
     """The transaction in which the statement before this call ran.
 
-    Raises ``PgAdvisoryLockError`` where there is none to last beyond the statement. It can be told only after a
-    statement, because drivers begin with the first one.
+    Raises ``PgAdvisoryLockError`` if no transaction lasts beyond that statement. This is known only after a statement,
+    because drivers begin a transaction with its first statement.
     """
     transaction = connection.get_transaction()
     if transaction is None:
         raise PgAdvisoryLockError(
-            'a lock cannot be taken while its transaction is only being begun, as in a "begin" event of the engine:'
+            'a lock cannot be taken while its transaction is still being begun, as in a "begin" event of the engine:'
             " take it after that"
         )
     if server_is_idle(connection):
@@ -82,8 +82,8 @@ def open_transaction(connection: Connection) -> RootTransaction:
 
 
 def no_transaction() -> PgAdvisoryLockError:
-    """What to raise when a statement ran in a transaction of its own."""
+    """The error to raise if a statement was a transaction by itself."""
     return PgAdvisoryLockError(
-        "the transaction was ended by a COMMIT or ROLLBACK sent as text, and the driver begins no other: call"
-        " rollback() first, and commit() instead of sending text"
+        "the transaction was ended by a COMMIT or ROLLBACK sent as text, and the driver does not begin another one:"
+        " call rollback() first, and commit() instead of sending text"
     )

@@ -135,7 +135,7 @@ def test_a_role_that_may_not_look_still_locks(conninfo: str) -> None:
                 (lambda: locker.lock_immediate(session), PgAdvisoryLockNotAcquired),
                 (lambda: locker.lock(session, timeout_in_ms=20), PgAdvisoryLockTimeout),
             ):
-                with pytest.raises(kind, match="could not be asked") as caught:
+                with pytest.raises(kind, match="could not be read") as caught:
                     take()
                 assert caught.value.holders == ()
             # The transaction is usable, and the lock can be had in it, and be checked.
@@ -166,7 +166,7 @@ def test_since_does_not_depend_on_how_the_session_shows_times(enter: Enter, way:
 
 
 @pytest.mark.parametrize(
-    ("catalog", "told"), [("pg_database", "holds it exclusive"), ("pg_amop", "who holds it could not be asked")]
+    ("catalog", "told"), [("pg_database", "holds it exclusive"), ("pg_amop", "its holders could not be read")]
 )
 def test_the_question_who_is_in_the_way_waits_for_nobody(
     enter: Enter, conninfo: str, meanwhile: Meanwhile, catalog: str, told: str

@@ -127,7 +127,7 @@ def test_every_end_of_a_wait_leaves_the_transaction_at_its_own_level(enter: Ente
         other.commit()
         other.lock()
         one.sql("SET LOCAL ROLE cannot_ask")
-        with pytest.raises(PgAdvisoryLockNotAcquired, match="could not be asked"):
+        with pytest.raises(PgAdvisoryLockNotAcquired, match="could not be read"):
             one.lock_immediate()
         other.sql("DROP ROLE cannot_ask")
         other.sql("GRANT EXECUTE ON FUNCTION pg_lock_status TO PUBLIC")

@@ -149,7 +149,7 @@ def test_while_the_transaction_is_only_being_begun_the_lock_is_refused(enter: En
     @event.listens_for(one.sync_engine, "begin")
     def lock(connection: Connection) -> None:
         for take in (free.lock, free.lock_immediate, taken.lock, lambda handle: free.held(handle).__enter__()):
-            with pytest.raises(PgAdvisoryLockError, match="only being begun") as error:
+            with pytest.raises(PgAdvisoryLockError, match="still being begun") as error:
                 take(connection)
             refusals.append(type(error.value))
 

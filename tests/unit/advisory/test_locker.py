@@ -92,8 +92,8 @@ def test_a_message_names_a_handful() -> None:
         "pid 1 (job) holds it exclusive since 2026-01-02T03:04:05.000+00:00; a prepared transaction holds it shared; "
         "pid 2 waits for it shared; pid 3 waits for it shared; pid 4 waits for it shared; and 4 more"
     )
-    assert describe([]) == "nobody is seen holding it any more"
-    assert describe(None) == "who holds it could not be asked"
+    assert describe([]) == "its holder is gone by now"
+    assert describe(None) == "its holders could not be read"
 
 
 def test_a_message_is_short_whatever_the_arguments() -> None:
