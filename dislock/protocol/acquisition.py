@@ -1,7 +1,7 @@
-"""One acquisition from claim to release: acquiring, keeping, losing and freeing, once for all drivers.
+"""One acquisition from claim to release: acquiring, keeping, losing and freeing, the same for all drivers.
 
-See ``steps`` for what a protocol is, ``claims`` for how locks are taken, ``lease`` for the rules of a lease that is
-held, and ``docs/decisions.md`` for the why of each rule.
+See ``steps`` for what a protocol is, ``claims`` for how locks are taken, ``lease`` for the rules of a held lease, and
+``docs/decisions.md`` for the reason of each rule.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ REPORT_PAUSE = 60.0
 class Acquisition(Recording):
     """One acquisition of one set of locks: ``acquire``, then ``keep`` if ``kept``, then ``release``.
 
-    The owner of what became of it: ``loss`` is decided and stored here alone. ``keep`` may run in another thread than
-    the rest; whoever notices a loss first decides it.
+    Only this class decides and stores ``loss``. ``keep`` may run in another thread than the rest; the thread that
+    notices a loss first decides it.
     """
 
     def __init__(self, plan: Plan, senses: Senses) -> None:
         super().__init__(plan, senses)
         self._losses: list[Loss] = []
         self._listeners: deque[Callable[[Loss], None]] = deque()
-        #: Nothing ran or will: that what was taken is lost by now is of no interest.
+        #: Nothing ran, and nothing will: a loss of what was taken is not reported.
         self._in_vain = False
         self._failing_since: float | None = None
         self._reported_at = 0.0
-        #: Whether a run that succeeded has sealed its slot; None where nothing was to be sealed.
+        #: Whether a run that succeeded has sealed its slot; None: nothing was to be sealed.
         self.sealed: bool | None = None
 
     def acquire(self) -> Steps[bool]:
-        """Takes the slot, then the lease. True: all is held. False: asked to leave.
+        """Takes the slot, then the lease. True: everything is held. False: it was asked to leave.
 
-        Half a set of locks is none: before it returns False or raises, whatever was taken is given back. Raises
-        ``LockNotAcquiredError`` (``LockWaitEndedError``, ``SlotOverError``), ``ConfigurationError``,
-        ``DatabaseUnavailableError`` or ``UnknownOutcomeError``.
+        Before it returns False or raises, it gives back what was taken. Raises ``LockNotAcquiredError``
+        (``LockWaitEndedError``, ``SlotOverError``), ``ConfigurationError``, ``DatabaseUnavailableError`` or
+        ``UnknownOutcomeError``.
         """
         held = False
         try:
             held = yield from self._claim_all()
         except DislockError:
-            # Not a finally: steps must not be yielded while a generator is being closed.
+            # No finally: a generator that is being closed must not yield steps.
             self._in_vain = True
             yield from self.release(started=False)
             raise
@@ -68,12 +68,12 @@ class Acquisition(Recording):
 
     @property
     def can_be_lost(self) -> bool:
-        """Whether something is held that may be lost while the work goes on."""
+        """Whether something is held that can be lost while the work runs."""
         return self.lease is not None
 
     @property
     def kept(self) -> bool:
-        """Whether there is something to do while the work goes on: a lease to renew, or a start to record."""
+        """Whether there is something to do while the work runs: a lease to renew, or a start to record."""
         return self.can_be_lost or self._plan.journal is not None
 
     # Losing
@@ -86,7 +86,7 @@ class Acquisition(Recording):
     def on_loss(self, listener: Callable[[Loss], None]) -> None:
         """Calls ``listener`` once when the lease is lost, in the thread that notices it, or now if it is lost already.
 
-        On a busy machine nobody may have looked since the claim: nothing is begun on a lease whose time is up.
+        It looks at the clock first: on a busy machine the stop time may have passed since the claim.
         """
         self._listeners.append(listener)
         if self.lease and (overdue := self.lease.overdue(self._clock())):
@@ -95,9 +95,9 @@ class Acquisition(Recording):
             self._notify(self.loss)
 
     def fail(self, why: str, *, succeeded: bool = False) -> None:
-        """Nobody renews the lease any more, by a fault of this process: it cannot be relied on.
+        """Makes the lease count as lost, because a fault of this process has ended its renewals.
 
-        ``succeeded``: the work succeeded on it, and its slot cannot be sealed.
+        ``succeeded``: the work succeeded under it, and its slot cannot be sealed.
         """
         if self.lease:
             self._lose(self.lease.failed(why))
@@ -110,7 +110,7 @@ class Acquisition(Recording):
         return self.sealed is False or (self.loss is not None and not self._plan.continues)
 
     def check(self, error: BaseException | None = None) -> None:
-        """Raises for work that succeeded on a lost lease, or whose slot is not sealed; ``error`` is never masked."""
+        """Raises if work succeeded on a lost lease, or its slot is not sealed; ``error`` is never masked."""
         if error is not None:
             return
         if self.loss and not self._plan.continues:
@@ -121,7 +121,7 @@ class Acquisition(Recording):
             )
 
     def _lose(self, loss: Loss, *, over: bool = False) -> None:
-        """Stores and reports the first loss; ``over``: noticed when the work had ended."""
+        """Stores and reports the first loss. ``over``: the work had ended when it was noticed."""
         # Appending is atomic, so two threads agree on which one was first without a lock.
         self._losses.append(loss)
         if self._losses[0] is not loss or self._in_vain:
@@ -152,13 +152,13 @@ class Acquisition(Recording):
     # Keeping
 
     def keep(self) -> Steps[Loss | None]:
-        """Renews until asked to leave (None), or until there is no time left or no right to go on (why)."""
+        """Renews until asked to leave (returns None), or until the lease is lost (returns the loss)."""
         lease = self.lease
         if (yield from self._record_start()):
             return None
         if not lease and self._plan.journal:
             yield from self._close()
-        # Freed already, where a thread that was just being started was interrupted.
+        # The lease is None if it was freed while this thread was being started.
         while lease and not (yield Wait(lease.next_renewal)).leave:
             now = self._clock()
             loss = lease.overdue(now)
@@ -196,11 +196,11 @@ class Acquisition(Recording):
     def release(
         self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None
     ) -> Steps[Loss | None]:
-        """Frees the lease and says if it turns out to have been lost; ``started=False`` gives the slot back too.
+        """Frees the lease and returns its loss, or None. ``started=False`` gives the slot back too.
 
-        ``succeeded`` seals a slot that is consumed by success, and says so in ``sealed``: that may take until the
-        lease's stop time. All else takes at most ``LEAVE_SECONDS``, whatever the network does, and the journal its own
-        time when the lease is free; ``exit_code`` is for the journal.
+        ``succeeded`` seals a slot that is consumed by success, and stores the result in ``sealed``: that may take until
+        the lease's stop time. Everything else takes at most ``LEAVE_SECONDS``, whatever the network does. After that
+        the journal has its own time; ``exit_code`` is for the journal.
         """
         lease, self.lease = self.lease, None
         ended, freed = self._clock(), False
@@ -234,9 +234,9 @@ class Acquisition(Recording):
         yield from self._record_end(outcome, exit_code)
 
     def _free(self, lease: Lease, ended: float, by: float) -> Steps[None]:
-        """Frees the lease of work that ended then."""
+        """Frees the lease of work that ended at ``ended``."""
         key = lease.terms.key
-        # A connection that renewed a moment ago will do; a new one does not depend on the state of that one.
+        # The connection that renewed a moment ago is fast; if it fails, a new one does not depend on its state.
         answer = yield from self._ask_again(lease.release, by, lease.terms.pause)
         if proven(answer):
             row: Moved = answer.rows[0]
@@ -247,8 +247,8 @@ class Acquisition(Recording):
                 self._say(
                     "release failed",
                     WARNING,
-                    f"the answer to the release of the lease {key} was lost, and its row names "
-                    f"{row.holder or 'nobody'} by now: most likely the lease was freed, and taken by another run since",
+                    f"the answer to the release of the lease {key} was lost, and its row now names "
+                    f"{row.holder or 'nobody'}: most likely the lease was freed, and another run has taken it since",
                     key=key,
                 )
             else:
@@ -259,8 +259,7 @@ class Acquisition(Recording):
             self._say(
                 "release failed",
                 WARNING,
-                f"the lease {key} could not be freed ({trouble(answer)}); it ends by itself within "
-                f"{lease.terms.ttl:g} s",
+                f"the lease {key} could not be freed ({trouble(answer)}); it expires within {lease.terms.ttl:g} s",
                 key=key,
             )
 
@@ -274,7 +273,7 @@ class Acquisition(Recording):
     def _not_sealed(self, why: str = "") -> None:
         self.sealed = False
         if why or self._plan.continues:
-            # A loss that ends the work has been reported as an error, and that is enough.
+            # A loss that ends the work was reported as an error already.
             assert self._plan.slot is not None
             key = self._plan.slot.key
             why = why or "the lease was lost"
@@ -282,18 +281,18 @@ class Acquisition(Recording):
             self._say("seal failed", WARNING, text, key=key)
 
     def _seal(self, lease: Lease, slot: Slot) -> Steps[bool]:
-        """Frees the lease and seals the slot, in one statement. True: there is nothing left to free."""
+        """Frees the lease and seals the slot in one statement. True: nothing is left to free."""
         assert self._plan.slot is not None
         key = self._plan.slot.key
         _, expires = micros_of(slot)
         if self._clock() >= lease.stop_time:
-            self._not_sealed("it ended when the time of its lease was up")
+            self._not_sealed("it ended after the stop time of its lease")
             return False
         make = partial(lease.seal, slot_key=key, slot_expires=expires)
         answer = yield from self._ask_again(make, lease.stop_time, lease.terms.pause, prove=True)
         if not proven(answer):
             self._not_sealed(trouble(answer))
-            # With a doubt the lease was freed, and what was said of the slot holds for it too.
+            # An answer with a doubt: the lease was freed, with the same doubt as the seal.
             return isinstance(answer, Done) and bool(answer.rows[0].moved)
         row: Sealed = answer.rows[0]
         # A try whose answer was lost may have done both, and another host may have taken the lease since. After the
@@ -323,8 +322,8 @@ class Acquisition(Recording):
             self._say(
                 "give-back failed",
                 WARNING,
-                f"the slot {key} could not be given back ({trouble(answer)}): nothing was started, and unless the "
-                f"statement still arrives it stays taken until {slot.shown(slot.expires)}; dislock --release frees it",
+                f"the slot {key} could not be given back ({trouble(answer)}): nothing was started, but it may stay "
+                f"taken until {slot.shown(slot.expires)}; dislock --release frees it",
                 key=key,
                 tick=slot.tick,
             )

@@ -1,6 +1,6 @@
 """The strategy advisory: one transaction-scoped advisory lock, held on one connection while the work runs.
 
-No table, no TTL and no renewal: the lock is held as long as its transaction, and its transaction as long as its
+It has no table, no TTL and no renewal: the lock lasts as long as its transaction, and the transaction as long as its
 connection. https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
 """
 
@@ -20,11 +20,11 @@ from dislock.protocol.advisory_statements import Begin, Commit, Holder, Outlast,
 from dislock.protocol.plan import Plan, Senses
 from dislock.protocol.steps import Answer, Done, Execute, Failed, Steps, Wait, Watch, proven, trouble
 
-#: Seconds between two trivial statements: proxies cut connections that are silent for longer, and a loss is noticed.
+#: Seconds between two trivial statements: they notice a loss, and keep proxies from cutting an idle connection.
 PING_PAUSE = 15.0
 #: Seconds that such a statement may take.
 PING_SECONDS = 10.0
-#: Seconds after which the server gives up a wait, before its sender stops listening.
+#: Seconds between the end of the server's wait and the time at which the client stops listening.
 WAIT_MARGIN = 2.0
 #: Why a lock is not taken where it would exclude nobody.
 ON_STANDBY = (
@@ -51,7 +51,7 @@ class AdvisoryAcquisition(Acquisition):
         return self.held
 
     def acquire(self) -> Steps[bool]:
-        """Takes the lock, or waits for it in the server's queue. True: it is held. False: asked to leave."""
+        """Takes the lock, or waits for it in the server's queue. True: it is held. False: it was asked to leave."""
         try:
             yield from self._take()
         except DislockError:
@@ -96,9 +96,9 @@ class AdvisoryAcquisition(Acquisition):
         answer = yield Execute(Queue(key), self._clock() + wait + WAIT_MARGIN, queues=True)
         if proven(answer):
             return not answer.leave
-        # Any other failure does not say that somebody still holds it.
+        # Only a timeout proves that somebody still holds it.
         if isinstance(answer, Failed) and answer.failure.timed_out and not answer.leave:
-            raise LockWaitEndedError(f"waited {wait:.0f} s in vain: {name} is still held by somebody else", key=name)
+            raise LockWaitEndedError(f"gave up after {wait:.0f} s: {name} is still held by somebody else", key=name)
         return self._leave_or_fail(answer)
 
     def _refused(self, key: int, name: str, by: float) -> Steps[str]:
@@ -108,13 +108,13 @@ class AdvisoryAcquisition(Acquisition):
         return f"{name} (advisory lock {key}) is held by {found or 'somebody else'}"
 
     def _leave_or_fail(self, answer: Answer) -> bool:
-        """False if asked to leave; else the error: a transaction that failed cannot be gone on with."""
+        """Returns False if it was asked to leave; else raises, because a failed transaction cannot go on."""
         if answer.leave:
             return False
         raise DatabaseUnavailableError(f"no lock: {trouble(answer)}")
 
     def keep(self) -> Steps[Loss | None]:
-        """Watches the connection until asked to leave (None), or until it is lost (why)."""
+        """Watches the connection until asked to leave (returns None), or until it is lost (returns the loss)."""
         while True:
             answer = yield Watch(self._clock() + PING_PAUSE)
             if answer.leave:
@@ -129,9 +129,9 @@ class AdvisoryAcquisition(Acquisition):
     def release(
         self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None
     ) -> Steps[Loss | None]:
-        """Commits, which frees the lock, and says if it turns out to have been lost before.
+        """Commits, which frees the lock, and returns the loss if the lock was lost before.
 
-        The run is recorded in the journal after that, and only then: an error of a statement would end the transaction.
+        The run is recorded in the journal only after that: an error of a statement would end the transaction.
         """
         if self.held and not self.loss:
             answer = yield Execute(Commit(), self._clock() + LEAVE_SECONDS)
@@ -148,13 +148,13 @@ class AdvisoryAcquisition(Acquisition):
         return self.loss
 
     def fail(self, why: str, *, succeeded: bool = False) -> None:  # noqa: ARG002 - nothing is sealed here
-        """Nobody watches the connection any more, by a fault of this process."""
+        """Makes the lock count as lost, because a fault of this process has ended the watch."""
         self._connection_lost(why)
 
     def _connection_lost(self, why: str, *, over: bool = False) -> Loss:
         _, name, grace = self._advisory
         self._connected = False
-        # The server freed it when the connection ended: hurrying the command's end gains nothing.
+        # The server has freed the lock already, so the command gets its whole grace period.
         loss = Loss(LossReason.UNCONFIRMED, f"the advisory lock {name} was lost with its connection: {why}", grace)
         self._lose(loss, over=over)
         return loss

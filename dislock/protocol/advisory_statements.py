@@ -1,7 +1,7 @@
 """The statements of the strategy advisory. A statement is a value, and knows its SQL.
 
-Each is a constant but for whole numbers, which are written into it: a bound parameter would keep a snapshot for the
-whole transaction, and that would hold back the vacuum of every table of the database.
+Each is a constant, except for whole numbers, which are written into it: a bound parameter would keep a snapshot for the
+whole transaction, and that would hold back vacuum for every table of the database.
 """
 
 # ruff: noqa: S608 - only whole numbers of this package are written into a statement
@@ -19,10 +19,10 @@ class Begin(NamedTuple):
 
 
 class Outlast(NamedTuple):
-    """Keeps the server from ending the transaction, and has it notice a host that died within half a minute.
+    """Keeps the server from ending the transaction, and lets it notice a dead host within half a minute.
 
-    The server's own keepalive takes two hours on Linux. A setting that the server does not have is left out. One row,
-    which begins with whether the server is a standby.
+    The server's own keepalive takes two hours on Linux. A setting that the server does not have is left out. One row:
+    its first column says whether the server is a standby.
     """
 
     def sql(self) -> str:
@@ -36,7 +36,7 @@ class Outlast(NamedTuple):
 
 
 class Try(NamedTuple):
-    """Takes the lock if it is free: one row, whether it was taken."""
+    """Takes the lock if it is free. One row: whether it was taken."""
 
     key: int
 
@@ -56,7 +56,7 @@ class SetTimeout(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Waits for the lock in the server's own queue, where each is served in turn."""
+    """Waits for the lock in the server's own queue, which serves waiters in turn."""
 
     key: int
 
@@ -66,7 +66,7 @@ class Queue(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who has the lock, as far as this role may know: application names and process numbers, in one row."""
+    """Who has the lock, as far as this role may know. One row: application names and process numbers."""
 
     high: int
     low: int
@@ -83,7 +83,7 @@ class Holder(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Asks for nothing."""
+    """A trivial statement."""
 
     def sql(self) -> str:
         """The statement's SQL."""

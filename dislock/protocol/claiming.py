@@ -1,4 +1,4 @@
-"""What every claim shares: asking for a row, asking who has it, and what an answer means that is no lock."""
+"""What every claim shares: asking for a row, asking who has it, and what an answer without a lock means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dislock.protocol.schedule import Slot
 from dislock.protocol.statements import MOMENT_TYPES, Claimed, Held, Inspect, to_micros
 from dislock.protocol.steps import Answer, Done, Failed, Failure, Steps, proven, trouble
 
-#: A claim that is refused although nobody holds the lock is tried this often: a holder may just have left.
+#: How often a claim is tried that is refused although nobody holds the lock: a holder may just have left.
 VACANT_TRIES = 3
 
 
@@ -24,8 +24,8 @@ class Claiming(Conversation):
         self._report = senses.report
         self.token: int | None = None
         self.zone: str | None = None
-        """The zone in which the schedule was read; None where there is none."""
-        #: Whether the answer to a claim of what is being taken was lost: it may have taken the row, or may yet.
+        """The zone in which the schedule was read; None without a schedule."""
+        #: Whether the answer to a claim was lost: the claim may have taken the row, or may still do so.
         self._lost_claim = False
 
     def _say(self, name: str, level: int, message: str, **fields: object) -> None:
@@ -38,7 +38,7 @@ class Claiming(Conversation):
         return answer
 
     def _check_claim(self, key: str, answer: Done) -> None:
-        """Refuses a claim that took its row and cannot be relied on; what was taken is given back as after an error."""
+        """Raises if a claim took its row but is not reliable. The row is then given back, as after any error."""
         claimed: Claimed = answer.rows[0]
         if claimed.kind not in MOMENT_TYPES:
             raise ConfigurationError(
@@ -49,7 +49,7 @@ class Claiming(Conversation):
             raise DatabaseUnavailableError(f"{key} was taken, but {answer.doubt}; it is given back and nothing is run")
 
     def _look(self, key: str, by: float) -> Steps[tuple[Held, bool] | None]:
-        """Who holds the lock, and whether to leave; None: asked to leave, and it could not be read."""
+        """Who holds the lock, and whether to leave. None: it was asked to leave before the answer was known."""
         plan = self._plan
         slot_key = plan.slot.key if plan.slot and plan.slot.by_success else ""
         answer = yield from self._insist(lambda *_: Inspect(key, slot_key), by)
@@ -66,9 +66,9 @@ class Claiming(Conversation):
         return lease_refused(key, held, owner=owner, doubtful=doubtful)
 
     def _is_proven(self, key: str, refused: Answer) -> bool:
-        """Whether a claim that did not take its row was refused; False: asked to leave. Raises if nobody can tell."""
+        """Whether a claim that took no row was refused. False: it was asked to leave. Raises if that is unknown."""
         if refused.leave or not isinstance(refused, Done):
-            # The answer to nothing else matters to somebody who leaves.
+            # Before leaving, only a claim whose answer was lost still matters.
             return self._give_up(
                 Failed(Failure("asked to leave"), leave=True) if isinstance(refused, Done) else refused
             )
@@ -77,7 +77,7 @@ class Claiming(Conversation):
         return True
 
     def _give_up(self, answer: Answer) -> bool:
-        """What it means that there is no answer to go by: False if asked to leave, else an error."""
+        """Ends a claim without a usable answer: returns False if it was asked to leave, else raises."""
         text = trouble(answer)
         if answer.leave:
             if self._lost_claim:

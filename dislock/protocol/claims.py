@@ -16,9 +16,9 @@ from dislock.protocol.schedule import Slot
 from dislock.protocol.statements import EPOCH, Claimed, ClaimSlot, Clock, ReadClock, to_moment
 from dislock.protocol.steps import Done, Steps, Wait, proven
 
-#: Seconds by which clocks that are kept in time may differ: nothing to warn of, whatever the tolerance.
+#: Seconds by which synchronised clocks may differ: no reason for a warning, whatever the tolerance.
 CLOCK_NOISE = 0.1
-#: A start that is later than this, and than half the gap between two ticks, is far from its tick.
+#: A start is far from its tick if it is later than this, and later than half the gap between two ticks.
 FAR_FROM_TICK = timedelta(minutes=15)
 
 
@@ -26,9 +26,9 @@ class Claims(Leasing):
     """The first part of an acquisition. What it took is in ``slot`` and ``lease``, also after an error."""
 
     def _claim_all(self) -> Steps[bool]:
-        """True: all is held. False: asked to leave, and something may be held."""
+        """True: everything is held. False: it was asked to leave, and something may be held."""
         plan = self._plan
-        # The delay comes before the first connection: keeping a herd off the database is its purpose.
+        # The delay comes before the first connection, because it spreads the connections of many hosts.
         if (yield Wait(self._clock() + plan.delay)).leave:
             return False
         began = self._clock()
@@ -39,7 +39,7 @@ class Claims(Leasing):
             if held and plan.lease:
                 held = yield from self._obtain_lease(plan.lease, began)
         if held and self.lease and self.lease.overdue(self._clock()):
-            # Taken, but the answer came so late that it may have ended: a command started now might overlap another.
+            # The answer came so late that the row may have expired: a command started now could overlap with another.
             raise DatabaseUnavailableError(
                 f"the lease {self.lease.terms.key} was taken, but the answer came too late to rely on it"
             )
@@ -79,7 +79,7 @@ class Claims(Leasing):
                 raise refusal
             if leave:
                 return False
-            # It ended on the way to it, and nobody had it: what can still be started is the current one.
+            # The slot ended before it could be taken, and nobody had it: take the current one.
             if refusal and self._clock() >= by:
                 raise DatabaseUnavailableError(f"no lock within {self._plan.connect_timeout:g} s: {refusal}")
 
@@ -88,7 +88,7 @@ class Claims(Leasing):
         return ClaimSlot(key, self._plan.owner, lock_timeout(now, by), tick, expires)
 
     def _choose_slot(self, plan: SlotPlan, by: float) -> Steps[Slot | None]:
-        """The slot that this process's start belongs to, by the database's clock; None: asked to leave."""
+        """The slot of this process's start, by the database's clock. None: it was asked to leave."""
         assert plan.schedule is not None
         answer = yield from self._insist(lambda *_: ReadClock(), by)
         if not proven(answer):
@@ -102,7 +102,7 @@ class Claims(Leasing):
         started = clock.now - round((self._sent - self._plan.started) * 1_000_000)
         slot = plan.schedule.slot(_moment(started), session_zone=zone, tolerance=tolerance)
         if slot_is_over(slot, clock.now):
-            # The machine slept, or waited longer than a slot lasts: what can still be started is the current one.
+            # The machine slept, or waited for longer than a slot lasts: take the current one.
             slot = plan.schedule.slot(_moment(clock.now), session_zone=zone, tolerance=tolerance)
         tolerance = plan.schedule.tolerance(_moment(clock.now), session_zone=zone, tolerance=tolerance)
         self._compare_clocks(clock.now, took, tolerance)
@@ -112,7 +112,7 @@ class Claims(Leasing):
         return slot
 
     def _compare_zones(self, slot: Slot, started: datetime) -> None:
-        """Warns when a start is so far from its tick that cron seems to fire in another zone than the session's."""
+        """Warns if a start is so far from its tick that cron probably fires in another zone than the session's."""
         if slot.tick is None:
             return
         late, gap = started - slot.tick, slot.expires - slot.tick
@@ -120,38 +120,38 @@ class Claims(Leasing):
             self._say(
                 "late start",
                 WARNING,
-                f"this start is {str(late).partition('.')[0]} later than its tick, {slot.shown(slot.tick)}: no zone is "
-                f"given for the schedule, so that of the database session ({self.zone}) is used; name the one in which "
-                "cron fires in CRON_TZ or --time-zone",
+                f"this start is {str(late).partition('.')[0]} later than its tick, {slot.shown(slot.tick)}: no time "
+                f"zone is set, so the database session's zone ({self.zone}) is used; set CRON_TZ or --time-zone to the "
+                "zone in which cron fires",
                 tick=slot.tick,
                 late_seconds=round(late.total_seconds(), 3),
             )
 
     def _compare_clocks(self, now: int, took: float, tolerance: float) -> None:
-        """Warns when this host's clock is so wrong that a start could be counted for another tick."""
-        # The database read its clock at some moment of the round trip: half of it is the error of the comparison.
+        """Warns if this host's clock is so wrong that a start could count for another tick."""
+        # The database read its clock at some moment of the round trip, so half of it is the error of the comparison.
         offset = self._wall() - took / 2 - now / 1_000_000
         if abs(offset) - took / 2 > max(tolerance / 2, CLOCK_NOISE):
             self._say(
                 "clock offset",
                 WARNING,
                 f"this host's clock is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} the database's; "
-                f"beyond {tolerance:g} s a start counts for the wrong tick: check time synchronisation on both",
+                f"beyond {tolerance:g} s a start can count for the wrong tick: check time synchronisation on both",
                 offset_seconds=round(offset, 3),
             )
 
     # Both, where the slot is consumed by success
 
     def _claim_open_tick(self, plan: SlotPlan, began: float) -> Steps[bool]:
-        """Takes the lease first, then makes sure that no run of the slot has succeeded."""
+        """Takes the lease first, then checks that no run of the slot has succeeded."""
         terms, patience = self._plan.lease, max(self._plan.wait, self._plan.connect_timeout)
         assert terms is not None
         slot = plan.slot or (yield from self._choose_slot(plan, began + patience))
         if slot is None or not (yield from self._obtain_lease(terms, began, slot)):
             return False
         assert self.lease is not None
-        # A statement of its own, sent after the claim was answered: a claim that waited for the transaction that
-        # seals the slot still sees the slot's old row in its own snapshot.
+        # A separate statement, sent after the claim was answered: a claim that waited for the transaction that seals
+        # the slot still sees the slot's old row in its own snapshot.
         found = yield from self._look(terms.key, min(self._clock() + self._plan.connect_timeout, self.lease.stop_time))
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""Talking to a database that may not answer: connecting, asking, and how often a statement is tried again."""
+"""Talks to a database that may not answer: connects, asks, and tries a statement again."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from dislock.protocol.steps import (
     together,
 )
 
-#: Seconds between two tries to reach the database: the first pause, doubled up to the second.
+#: Seconds between two tries to reach the database: the first pause is doubled until it is the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
-#: Seconds that a statement has on a connection that was in order a moment ago, before a new one is opened.
+#: Seconds that a statement has on a connection that worked a moment ago, before a new one is opened.
 FIRST_TRY = 1.0
 
 #: Makes a statement from the moment at which it is sent and the moment by which its answer must be there.
@@ -35,10 +35,10 @@ Make = Callable[[float, float], AnyStatement]
 
 
 class Conversation:
-    """One connection at a time, to the first of ``targets`` that accepts one; tried again as long as there is time."""
+    """One connection at a time, to the first of ``targets`` that accepts one. It tries again while there is time."""
 
     def __init__(self, targets: tuple[str, ...], senses: Senses, longest_try: float) -> None:
-        """``longest_try``: seconds after which one try is given up, however much time is left."""
+        """``longest_try``: the longest time of one try in seconds, however much time is left."""
         self._targets = targets
         self._longest_try = longest_try
         self._clock, self._wall, self._chance = senses.clock, senses.wall, senses.chance
@@ -51,9 +51,9 @@ class Conversation:
     def _insist(self, make: Make, by: float, *, repeat: bool = True, prove: bool = False) -> Steps[Answer]:
         """Asks until the statement was carried out, or until there is no time left.
 
-        The answer may carry a doubt; with ``prove=True`` only if there was no time left to ask again.
-        ``repeat=False``: not once more when it may have been carried out. A slot ends at the same moment for everyone,
-        so a repeated give-back could free it from a process with the same owner string that took it after the first.
+        The answer may carry a doubt; with ``prove=True`` only if there was no time left to ask again. ``repeat=False``:
+        does not ask again if the statement may have been carried out. A slot ends at the same moment for everyone, so a
+        repeated give-back could free it from a process with the same owner string that took it after the first one.
         """
         self._doubtful = False
         for attempt in count():
@@ -62,7 +62,7 @@ class Conversation:
             settled = proven(answer) if prove else isinstance(answer, Done)
             if settled or answer.leave or permanent or (self._doubtful and not repeat):
                 return answer
-            # Random, so that many hosts that start at one moment do not come back at one moment.
+            # Random, so that many hosts that start at the same moment do not try again at the same moment.
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16)) * (0.5 + self._chance())
             if self._clock() + pause >= by:
                 return answer
@@ -71,7 +71,7 @@ class Conversation:
         raise AssertionError("count() does not end")
 
     def _ask(self, make: Make, by: float) -> Steps[Answer]:
-        """One try: connects if need be, and carries out the statement, made at the moment at which it is sent."""
+        """One try: connects if necessary, then makes the statement, and carries it out at once."""
         if not self._connected and (failed := (yield from self._reach(by))):
             return failed
         self._sent = self._clock()
@@ -87,9 +87,9 @@ class Conversation:
         return answer
 
     def _ask_again(self, make: Make, by: float, fresh: float, *, prove: bool = False) -> Steps[Answer]:
-        """Asks on the current connection if it was answered on less than ``fresh`` seconds ago, then on a new one.
+        """Asks on the current connection if its last answer is younger than ``fresh`` seconds, then on a new one.
 
-        ``prove`` is as in ``_insist``. A connection that went dead unnoticed costs ``FIRST_TRY`` seconds.
+        ``prove`` is as in ``_insist``. A connection that died unnoticed costs ``FIRST_TRY`` seconds.
         """
         now = self._clock()
         lost = self._doubtful = False
@@ -99,7 +99,7 @@ class Conversation:
                 return answer
             lost = self._doubtful
         if self._connected:
-            # Where there is no other connection to be had, this one will do.
+            # If no new connection can be opened, this one stays.
             yield from self._reach(self._clock() + (by - self._clock()) / 2)
         answer = yield from self._insist(make, by, prove=prove)
         self._doubtful = self._doubtful or lost
@@ -115,7 +115,7 @@ class Conversation:
             if isinstance(answer, Done):
                 self._connected = True
                 self._answered = self._clock()
-                # A request to leave comes once only: whoever wanted the connection must hear it.
+                # A request to leave is reported only once, so it must be passed on.
                 return Failed(Failure("asked to leave"), leave=True) if answer.leave else None
             failures.append(answer.failure if isinstance(answer, Failed) else silent(name))
             leave = answer.leave

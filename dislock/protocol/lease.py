@@ -1,7 +1,7 @@
-"""One held lease: what was confirmed, until when it may be relied on, and what an answer means for it.
+"""One held lease: what was confirmed, until when it can be relied on, and what an answer means for it.
 
-No I/O and no clock: ``now`` is always given, in seconds of the driver's clock. Moments of the database's clock are
-whole microseconds. See ``docs/decisions.md`` for the why of each rule.
+No I/O and no clock: ``now`` is always an argument, in seconds of the driver's clock. Moments of the database's clock
+are whole microseconds. See ``docs/decisions.md`` for the reason of each rule.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dislock.errors import Loss, LossReason
 from dislock.protocol.statements import FreeAndSeal, Moved, MoveExpiry, Sealed, to_moment
 from dislock.protocol.steps import NO_ANSWER, Answer, Unanswered, proven, trouble
 
-#: Seconds kept free between the last SIGKILL and the end of the row, for the kernel to carry it out.
+#: Seconds between SIGKILL and the end of the row: the kernel needs time to carry it out.
 MARGIN = 0.2
-#: Seconds before the second try of a renewal that failed; doubled at each further one.
+#: Seconds before the second try of a renewal that failed; doubled at each further try.
 BACKOFF = 0.1
 
 
 class Terms(NamedTuple):
     """How a lease is kept; durations in seconds.
 
-    ``grace`` is None where nothing has to be stopped before the row ends (the library, or the policy CONTINUE): the
-    lease then counts as lost at the TTL itself.
+    ``grace`` is None if nothing must be stopped before the row expires (the library, or the policy CONTINUE): the lease
+    then counts as lost at the end of the TTL.
     """
 
     key: str
@@ -38,15 +38,15 @@ class Terms(NamedTuple):
 
     @property
     def stop_after(self) -> float:
-        """How long after the last confirmed renewal was sent the lease is given up."""
+        """The time from the sending of the last confirmed renewal to the stop time."""
         if self.grace is None:
             return self.ttl
-        # A very short lease keeps the margin in proportion, or there would be no time left to hold it.
+        # The margin of a very short lease is smaller, or there would be no time left to hold it.
         return self.ttl - self.stop_grace - min(MARGIN, self.ttl / 10)
 
     @property
     def pause(self) -> float:
-        """Pause between two renewals: as asked, but never so long that a single failure would lose the lease."""
+        """The pause between two renewals: the interval, but never so long that one failure would lose the lease."""
         return min(self.interval, self.stop_after / 2)
 
 
@@ -55,8 +55,8 @@ class Lease:
 
     def __init__(self, terms: Terms, *, sent: float, acquired: int, expires: int) -> None:
         self.terms = terms
-        #: When the last confirmed request was sent: everything is counted from before the request left, so the row
-        #: never ends earlier than we think, however long the answer took.
+        #: When the last confirmed request was sent. Everything is counted from this moment, so the row never expires
+        #: earlier than this process assumes, however long the answer took.
         self._sent = sent
         self._answered_at = acquired
         self._known = [expires]
@@ -68,25 +68,25 @@ class Lease:
 
     @property
     def stop_time(self) -> float:
-        """When the lease is given up unless a renewal is confirmed before."""
+        """When the lease counts as lost unless a renewal is confirmed before."""
         return self._sent + self.terms.stop_after
 
     def renewal(self, now: float, by: float) -> MoveExpiry:
-        """The statement that renews, sent now. Each one writes another expiry, so that each can be recognised."""
+        """The statement that renews, sent now. Each one writes another end, so that each can be recognised."""
         expires = self._answered_at + round((now - self._sent + self.terms.ttl) * 1_000_000)
-        # When the database's clock was set back: never before the acquisition, or the next holder's token could be
-        # smaller than ours. One more than what the release writes, so that the two cannot be taken for each other.
+        # The database's clock may have been set back. The end is never before the acquisition, or the next holder's
+        # token could be smaller than ours; and it is later than what the release writes, to tell the two apart.
         expires = max(expires, self.token + 2)
-        # Two holders with one owner string are told apart by these values alone, hence never one twice.
+        # Only these values distinguish two holders with the same owner string, so none is used twice.
         while expires in self._known:
             expires += 1
         self._pending = (now, expires)
         return self._move(expires, now, by)
 
     def release(self, now: float, by: float) -> MoveExpiry:
-        """The statement that frees the row, the same at each try, so that a repeated one recognises its own work.
+        """The statement that frees the row. It is the same at each try, so that a repeated one recognises its own work.
 
-        It writes the moment right after the acquisition: that has passed, so the row is free at once, and it is not
+        It writes the moment right after the acquisition. That has passed, so the row is free at once. And it is not
         before the acquisition, so the next fencing token is larger even if the database's clock was set back.
         """
         return self._move(self.token + 1, now, by)
@@ -100,13 +100,11 @@ class Lease:
         return MoveExpiry(terms.key, terms.owner, lock_timeout(now, by), list(self._known), expires)
 
     def try_until(self, now: float) -> float:
-        """How long one try may take: a third of the time left, so that a connection that went dead unnoticed is
-        replaced while there is still time.
-        """
+        """When one try ends: after a third of the time left, so that a dead connection is replaced in time."""
         return now + (self.stop_time - now) / 3
 
     def learn(self, answer: Answer, now: float) -> Loss | None:
-        """Takes in how the last try ended, which may have failed before it was sent; says so if the lease is lost."""
+        """Stores how the last try ended, also one that failed before it was sent. Returns the loss, if there is one."""
         pending, self._pending = self._pending, None
         if proven(answer):
             assert pending is not None
@@ -118,11 +116,11 @@ class Lease:
             self._failures, self._trouble = 0, NO_ANSWER
             self.next_renewal = sent + self.terms.pause
         else:
-            # The last tries have little time; that one was not answered says less than what an earlier one was told.
+            # The last tries have little time. If one is not answered, the error of an earlier one says more.
             if not isinstance(answer, Unanswered):
                 self._trouble = trouble(answer)
             if pending:
-                # A try without an answer that counts may have moved the row, or may yet: its value is ours as well.
+                # A try without a reliable answer may have moved the row, or may still do so: its value is ours too.
                 self._known.append(pending[1])
             self._failures += 1
             backoff = min(self.terms.pause, BACKOFF * 2 ** min(self._failures - 1, 16))
@@ -130,40 +128,40 @@ class Lease:
         return self.overdue(now)
 
     def overdue(self, now: float) -> Loss | None:
-        """The loss by the clock alone: no confirmation within the time that the row can be relied on."""
+        """The loss by the clock alone: the stop time has passed without a confirmed renewal."""
         if now < self.stop_time:
             return None
         if self._failures:
             why = f"no renewal was confirmed in time: {self._trouble}"
         else:
             why = "it was not renewed in time: this process did not run, or the machine was suspended"
-        # Noticed late (the process was stopped, say), what is left of the grace is shorter.
+        # If it is noticed late, for example because the process was stopped, less of the grace period is left.
         left = self.stop_time + self.terms.stop_grace - now
         return self._loss(LossReason.UNCONFIRMED, why, max(0.0, left))
 
     def loss_of_guard(self, row: Moved | Sealed, now: float) -> Loss:
-        """The loss that the database stated: the row is no longer this acquisition's."""
+        """The loss that the database reported: the row is no longer this acquisition's."""
         holder, ends = row.holder, row.ends
-        # The row may be another's already: hurrying the command's end gains nothing, so it gets its whole grace.
+        # Somebody else may have the row already, so the command gets its whole grace period: a hurry gains nothing.
         grace = self.terms.grace or 0.0
         if holder is None or ends is None:
             return self._loss(LossReason.REMOVED, "its row was removed from the table", grace)
         if holder != self.terms.owner or ends not in self._known:
             until = to_moment(ends)
-            # A standby that was promoted without the last renewals still names us, with an end of an earlier one.
+            # A standby that was promoted without the last renewals still names us, with the end of an earlier one.
             how = "changed by others, or by a failover," if holder == self.terms.owner else "changed by others"
             return self._loss(
                 LossReason.TAKEN, f"its row was {how} and now names {holder}, until {until or 'infinity'}", grace
             )
         if ends <= row.now:
-            # Nobody has taken it yet, so what is left of the grace is shorter here, as in ``overdue``.
+            # Nobody has taken it yet, so only what is left of the grace period counts, as in ``overdue``.
             left = max(0.0, self.stop_time + self.terms.stop_grace - now)
-            why = "its row ended by the database's clock before it was renewed"
+            why = "its row expired by the database's clock before it was renewed"
             return self._loss(LossReason.EXPIRED, why, min(grace, left))
         return self._loss(LossReason.TAKEN, "its row was changed by others a moment ago", grace)
 
     def failed(self, why: str) -> Loss:
-        """The loss by a fault of this process: nobody renews any more."""
+        """The loss by a fault of this process, after which nobody renews."""
         return self._loss(LossReason.UNCONFIRMED, why, 0.0)
 
     def _loss(self, reason: LossReason, why: str, grace: float) -> Loss:

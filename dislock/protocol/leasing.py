@@ -1,4 +1,4 @@
-"""Taking a lease, and waiting for one that somebody else holds."""
+"""Takes a lease, or waits for one that somebody else holds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dislock.protocol.steps import Answer, Done, Failed, Steps, Wait
 LOOK_PAUSE = 1.0
 #: Seconds after the end of a row at which a waiter looks again, at most.
 LOOK_AFTER_END = 0.05
-#: Seconds that a look has at least, also the one at the end of a wait.
+#: Seconds that each look has at least, also the one at the end of a wait.
 LAST_LOOK = 1.0
 
 
@@ -40,15 +40,15 @@ class Leasing(Claiming):
     def __init__(self, plan: Plan, senses: Senses) -> None:
         super().__init__(plan, senses)
         self.slot: Slot | None = None
-        """The slot of this run; where it is consumed by success it is not taken, and sealed at the end."""
+        """The slot of this run. One that is consumed by success is not taken, but sealed at the end."""
         self.lease: Lease | None = None
         self._waiting = False
 
     def _obtain_lease(self, terms: Terms, began: float, slot: Slot | None = None) -> Steps[bool]:
         """Claims the lease, and waits for it as long as the plan allows, counted from ``began``.
 
-        A waiter claims only what a plain read showed to be free: waiting costs the holder no row lock and the server
-        no write. With ``slot``, one that is consumed by success, whoever looks reads its row too.
+        A waiter claims only what a plain read showed to be free, so waiting costs the holder no row lock and the server
+        no write. ``slot`` is one that is consumed by success: each look reads its row too.
         """
         plan = self._plan
         limit = began + plan.wait
@@ -62,7 +62,7 @@ class Leasing(Claiming):
                 answer = yield from self._claim(partial(self._lease_claim, terms), by)
                 if isinstance(answer, Done) and answer.rows:
                     return self._hold_lease(terms, answer)
-                # Whoever still has time looks again, whatever became of the claim.
+                # While there is time, look again, whatever happened to the claim.
                 if not self._passes(answer, limit) and not self._is_proven(terms.key, answer):
                     return False
             found = yield from self._look(terms.key, max(looks_until, self._clock() + LAST_LOOK))
@@ -70,14 +70,14 @@ class Leasing(Claiming):
                 return False
             held, leave = found
             now = self._clock()
-            # The row of a claim whose answer was lost ends by itself, so a waiter may wait for that too.
+            # The row of a claim whose answer was lost expires, so a waiter can wait for that too.
             refusal = self._refusal(terms.key, None, held, doubtful=self._lost_claim and now >= limit)
             lasts = slot or (self.slot if plan.wait else None)
             if lasts:
                 self._check_slot(lasts, held, refusal)
                 limit = min(limit, now + (to_micros(lasts.expires) - held.now) / 1_000_000)
             if refusal is None and claims and isinstance(answer, Done):
-                # The same row after each refusal: nobody had it in between.
+                # The row is the same after each refusal, so nobody had it in between.
                 vacant = vacant + 1 if vacant_row == (held.holder, held.ends) else 1
                 vacant_row = held.holder, held.ends
                 if vacant == VACANT_TRIES:
@@ -91,7 +91,7 @@ class Leasing(Claiming):
         return self._clock() < limit and not answer.leave and not permanent
 
     def _wait_for(self, terms: Terms, held: Held, refusal: DislockError, began: float, limit: float) -> Steps[bool]:
-        """Waits until the next look; raises when the time to wait is over. False: asked to leave."""
+        """Waits until the next look; raises if the wait has ended. False: it was asked to leave."""
         now = self._clock()
         if now >= limit:
             if note := lease_ends_far_away(terms.key, held, terms.ttl):
@@ -124,7 +124,7 @@ class Leasing(Claiming):
         return not answer.leave
 
     def _check_slot(self, slot: Slot, held: Held, refusal: DislockError | None = None) -> None:
-        """Raises if no run of the slot may start any more. ``refusal``: who has the lease, if anybody has it."""
+        """Raises if no run of the slot may start any more. ``refusal``: who has the lease; None: nobody."""
         assert self._plan.slot is not None
         key, by_success = self._plan.slot.key, self._plan.slot.by_success
         if by_success and (sealed := tick_sealed(key, slot, held)):
@@ -144,7 +144,7 @@ class Leasing(Claiming):
 
 def wait_ended(refusal: LockNotAcquiredError, seconds: float | None = None, because: str = "") -> LockWaitEndedError:
     """The error of a wait in which the lock did not become free."""
-    waited = "the wait has ended" if seconds is None else f"waited {seconds:.0f} s in vain"
+    waited = "the wait has ended" if seconds is None else f"gave up after {seconds:.0f} s"
     return LockWaitEndedError(
         f"{waited}: {refusal}{because}", key=refusal.key, holder=refusal.holder, expires_at=refusal.expires_at
     )

@@ -1,4 +1,4 @@
-"""What an acquisition is asked for and what it perceives: plain values and functions that any driver can make."""
+"""What an acquisition is to take, and its clocks: plain values and functions that any driver can make."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dislock.protocol.schedule import Schedule, Slot
 
 
 class SlotPlan(NamedTuple):
-    """Which slot is wanted: the one given, or the one that the schedule has for the start."""
+    """Which slot is wanted: ``slot``, or the one that the schedule has for the start."""
 
     key: str
     slot: Slot | None = None
     schedule: Schedule | None = None
     tolerance: float = 5.0
     by_success: bool = False
-    """The slot is not taken before the run: a run under the lease that succeeds seals it."""
+    """The slot is not taken before the run: a run that succeeds under the lease seals it."""
 
 
 class AdvisoryPlan(NamedTuple):
@@ -27,11 +27,11 @@ class AdvisoryPlan(NamedTuple):
     key: int
     name: str
     grace: float = 0.0
-    """Seconds that a supervised command has between SIGTERM and SIGKILL when the lock is lost."""
+    """Seconds between SIGTERM and SIGKILL for a supervised command whose lock is lost."""
 
 
 class JournalPlan(NamedTuple):
-    """Where a run is recorded, and what is known of it before."""
+    """Where a run is recorded, and what is known about it before it starts."""
 
     table: tuple[str, ...]
     keep_days: int
@@ -42,7 +42,7 @@ class JournalPlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that an acquisition needs to know; durations in seconds, ``started`` by the driver's clock."""
+    """Everything that an acquisition needs to know. Durations in seconds; ``started`` by the driver's clock."""
 
     targets: tuple[str, ...]
     owner: str
@@ -63,7 +63,7 @@ class Plan(NamedTuple):
 
 
 class Senses(NamedTuple):
-    """What a protocol perceives of its surroundings: clocks in seconds, chance in [0, 1), and a way to report."""
+    """What a protocol knows of its surroundings: clocks in seconds, random numbers in [0, 1), and a way to report."""
 
     clock: Callable[[], float]
     wall: Callable[[], float]

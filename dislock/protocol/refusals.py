@@ -1,4 +1,4 @@
-"""What it means that a claim did not get its row: pure functions of what the database said."""
+"""Why a claim did not get its row: pure functions of the database's answer."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dislock.errors import (
 from dislock.protocol.schedule import Slot
 from dislock.protocol.statements import Held, to_micros, to_moment
 
-#: A lease that ends later than ten of the own TTLs and an hour from now: nobody wrote it with such a TTL on purpose.
+#: A lease that expires later than ten of our TTLs and an hour from now was probably not written on purpose.
 FAR_TTLS, FAR_SECONDS = 10, 3600
 
 
 def slot_refused(key: str, slot: Slot, held: Held, *, owner: str, doubtful: bool) -> DislockError | None:
-    """Why the slot could not be taken: another has it, or it is over. None: nobody has it.
+    """Why the slot could not be taken: somebody else has it, or it is over. None: nobody has it.
 
-    ``held`` answers who has it; ``doubtful``: the answer to an earlier claim was lost.
+    ``held`` says who has it; ``doubtful``: the answer to an earlier claim was lost.
     """
     holder, ends = held.holder, held.ends
-    # The refusal may have come from our own row, taken by the claim whose answer was lost; whoever holds another slot
-    # since then says nothing about this one.
+    # The claim whose answer was lost may have taken the row, and our own row may have caused the refusal. A row of
+    # another slot says nothing about this one.
     if doubtful and (holder in (None, owner) or ends != to_micros(slot.expires)):
         return unknown(f"the row of {key} names {holder or 'nobody'}")
-    # A row that ends with this schedule's slot says that the slot was somebody's, also when it is over by now.
+    # A row that ends with this slot proves that somebody had the slot, even if it is over now.
     if slot.tick and ends == to_micros(slot.expires):
         text = f"{key}: the tick of {slot.shown(slot.tick)} was started by {holder}"
         text += f"; the next one is {slot.shown(slot.expires)}"
@@ -41,7 +41,7 @@ def slot_refused(key: str, slot: Slot, held: Held, *, owner: str, doubtful: bool
 
 
 def lease_refused(key: str, held: Held, *, owner: str, doubtful: bool) -> DislockError | None:
-    """Why the lease could not be taken: another holds it. None: nobody holds it."""
+    """Why the lease could not be taken: somebody else holds it. None: nobody holds it."""
     if doubtful and held.holder in (None, owner):
         return unknown(f"the row of {key} names {held.holder or 'nobody'}")
     if held.holder is None or held.ends is None or held.ends <= held.now:
@@ -50,11 +50,11 @@ def lease_refused(key: str, held: Held, *, owner: str, doubtful: bool) -> Disloc
 
 
 def tick_sealed(key: str, slot: Slot, held: Held) -> LockNotAcquiredError | None:
-    """Why no run of a slot that is consumed by success may start: one has succeeded. None: none has."""
+    """Why no run of a slot that is consumed by success may start: a run has succeeded. None: none has."""
     owner, ends = held.slot_owner, held.slot_ends
     if owner is None or ends is None:
         return None
-    # A row that ends with the slot is a seal, also when the slot is over by now.
+    # A row that ends with the slot is a seal, even if the slot is over now.
     if ends == to_micros(slot.expires):
         what = f"the tick of {slot.shown(slot.tick)}" if slot.tick else "the slot"
         text = f"{key}: {what} was completed by {owner}; the next one is {slot.shown(slot.expires)}"
@@ -63,7 +63,7 @@ def tick_sealed(key: str, slot: Slot, held: Held) -> LockNotAcquiredError | None
 
 
 def slot_is_open(slot: Slot, ends: int, now: int) -> bool:
-    """Whether a slot's row that ends then lets the slot be taken."""
+    """Whether the slot can be taken if its row ends at ``ends``."""
     return ends <= max(now, to_micros(slot.tick) if slot.tick else now)
 
 
@@ -80,7 +80,7 @@ def held_by(key: str, holder: str, ends: int, slot: Slot | None = None) -> LockN
 
 
 def held_by_nobody(key: str) -> DatabaseUnavailableError:
-    """The error of a claim that got no row although no row is in its way."""
+    """The error of a claim that was refused although nobody holds the row."""
     return DatabaseUnavailableError(
         f"{key} was refused although nobody holds it: a trigger, a rule or a policy on the lock table may "
         "discard the row"
@@ -88,18 +88,18 @@ def held_by_nobody(key: str) -> DatabaseUnavailableError:
 
 
 def slot_written_elsewhere(key: str, slot: Slot, held: Held) -> str | None:
-    """What to report when the row that has the slot can be none of this schedule's."""
+    """What to report if the slot's row cannot come from this schedule."""
     if not (slot.following and held.ends and held.ends > to_micros(slot.following)):
         return None
     return (
         f"{key} is held by {held.holder} until {slot.shown(to_moment(held.ends))} although this schedule's slot ends "
-        f"at {slot.shown(slot.expires)}: the row was written by hand, or under another schedule or zone. If that is "
-        "over, dislock --release frees it"
+        f"at {slot.shown(slot.expires)}: the row was written by hand, or under another schedule or zone. If that "
+        "schedule is not used any more, dislock --release frees it"
     )
 
 
 def lease_ends_far_away(key: str, held: Held, ttl: float) -> str | None:
-    """What to report when the row that holds the lease ends so late that no holder can have written it as it should."""
+    """What to report if the lease's row expires so late that an ordinary holder cannot have written it."""
     if held.ends is None or held.ends - held.now <= max(FAR_TTLS * ttl, FAR_SECONDS) * 1_000_000:
         return None
     return (
@@ -113,5 +113,5 @@ def unknown(why: str) -> UnknownOutcomeError:
     """The error of a claim whose answer was lost."""
     return UnknownOutcomeError(
         f"the answer to an acquisition was lost ({why}): whether it took the lock is unknown, so nothing is run; "
-        "if it did, the row ends by itself"
+        "if it did, the row expires"
     )

@@ -14,14 +14,14 @@ from dislock.protocol.zones import find_zone
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-#: croniter's years end in 2099; a search must be able to cross all of them.
+#: croniter's years end in 2099, and a search must be able to cross all of them.
 _SEARCH_YEARS = 200
-#: Before the first year that croniter knows: from here every tick lies ahead.
+#: Before the first year that croniter knows, so every tick is later.
 _BEFORE_ALL = datetime(1969, 12, 31, 23, 59, 59)
 #: The last tick of an expression with years has no next one to end its slot.
 _LAST_SLOT = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
-#: croniter's, without those that cron has besides.
+#: The aliases of croniter. cron has more.
 _ALIASES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 
 
@@ -30,7 +30,7 @@ class Slot:
     """The slot of one start. All times are aware and in UTC."""
 
     tick: datetime | None
-    """Nominal time of the tick that the start belongs to; None when no tick has come yet, or none is known."""
+    """Nominal time of the tick that the start belongs to; None if there was no tick yet, or it is not known."""
     expires: datetime
     """Nominal time of the next tick: the end of the row."""
     following: datetime | None = None
@@ -39,15 +39,15 @@ class Slot:
     """The schedule's zone, for people."""
 
     def shown(self, moment: datetime | None) -> str:
-        """A moment as people who wrote the schedule read it."""
+        """A moment as text, in the schedule's zone."""
         return "infinity" if moment is None else str(moment.astimezone(self.zone))
 
 
 class Schedule:
     """A cron expression as croniter reads it, in one time zone or in that of the database's session.
 
-    Five fields, six (seconds come last), seven (then years), or an alias such as ``@daily``. A
-    ``ConfigurationError`` says what is wrong with the expression or the zone.
+    Five fields, six (seconds come last), seven (then years), or an alias such as ``@daily``. Raises
+    ``ConfigurationError`` if the expression or the zone is wrong.
     """
 
     def __init__(self, expression: str, zone: str | None = None) -> None:
@@ -57,24 +57,22 @@ class Schedule:
 
     @property
     def zone_name(self) -> str | None:
-        """The name of its own zone; None: that of the session."""
+        """The name of the schedule's own zone; None: the session's zone is used."""
         return None if self._zone is None else self._zone.key
 
     def slot(self, now: datetime, *, session_zone: str, tolerance: float) -> Slot:
         """The slot of a start at ``now``, a time by the database's clock.
 
-        The start belongs to the latest tick, or to the coming one when that is no more than ``tolerance`` seconds,
-        and no more than half the gap, away. The last tick of all has a slot of one day; a start after that is a
-        ``ConfigurationError``, as is a ``session_zone`` that is needed and is no IANA name.
+        The start belongs to the latest tick, or to the coming tick if that is at most ``tolerance`` seconds, and at
+        most half the gap, away. The last tick of all has a slot of one day. Raises ``ConfigurationError`` for a start
+        after that, and for a ``session_zone`` that is needed but is not an IANA name.
         """
         zone = self._zone_for(session_zone)
         last, coming = self._around(now, zone)
         if coming is None:
             if last is None or now - last >= _LAST_SLOT:
-                raise ConfigurationError(
-                    f"the cron expression {self.expression!r} has no tick any more: "
-                    f"the last one was {'never' if last is None else last.astimezone(zone).isoformat(' ')}"
-                )
+                when = "there was none" if last is None else f"the last one was {last.astimezone(zone).isoformat(' ')}"
+                raise ConfigurationError(f"the cron expression {self.expression!r} has no tick any more: {when}")
             return Slot(last, last + _LAST_SLOT, zone=zone)
         early = (coming - now).total_seconds() <= _effective(tolerance, last, coming)
         tick = coming if early else last
@@ -86,7 +84,7 @@ class Schedule:
         return Slot(tick, expires, self._next(expires, zone), zone)
 
     def tolerance(self, now: datetime, *, session_zone: str, tolerance: float) -> float:
-        """How early, in seconds, a start about ``now`` may be: at most half the gap between the ticks."""
+        """The effective slot tolerance at ``now`` in seconds: at most half the gap between the ticks."""
         return _effective(tolerance, *self._around(now, self._zone_for(session_zone)))
 
     def last_tick(self, now: datetime, *, session_zone: str = "UTC") -> datetime | None:
@@ -94,14 +92,14 @@ class Schedule:
         return self._around(now, self._zone_for(session_zone))[0]
 
     def next_tick(self, after: datetime, *, session_zone: str = "UTC") -> datetime | None:
-        """The first tick after that moment; None if there is none any more."""
+        """The first tick after that moment; None if there is none."""
         return self._next(after.astimezone(timezone.utc).replace(microsecond=0), self._zone_for(session_zone))
 
     def jitter_cap(self, now: datetime, *, session_zone: str | None, tolerance: float) -> float:
-        """The longest sensible delay of a start, in seconds: the gap between the ticks less the tolerance.
+        """The longest useful delay of a start in seconds: the gap between the ticks minus the tolerance.
 
-        ``now`` is by the host's clock. Before the database was asked for its zone, UTC stands in: the gap is the
-        same but around a change of the clocks, and the database decides the slot in any case.
+        ``now`` is by the host's clock. Until the database's zone is known, UTC is used: the gap differs only around a
+        change of the clocks, and the database decides the slot in any case.
         """
         last, coming = self._around(now, self._zone_for(session_zone or "UTC"))
         if last is None:
@@ -116,14 +114,14 @@ class Schedule:
             return find_zone(session_zone)
         except ConfigurationError:
             raise ConfigurationError(
-                f"the time zone of the database session, {session_zone!r}, is no IANA name, so the ticks of the "
-                "schedule cannot be told: set CRON_TZ (in the library: time_zone), for example to Europe/Berlin"
+                f"the time zone of the database session, {session_zone!r}, is not an IANA name, so the ticks of the "
+                "schedule cannot be computed: set CRON_TZ (in the library: time_zone), for example to Europe/Berlin"
             ) from None
 
     def _around(self, now: datetime, zone: ZoneInfo) -> tuple[datetime | None, datetime | None]:
-        """The latest tick at or before ``now`` and the first one after it."""
-        # Ticks are whole seconds: "before the next whole second" is "at or before now", and croniter, which counts
-        # in floating point seconds, never sees a fraction.
+        """The latest tick at or before ``now``, and the first tick after it."""
+        # Ticks are whole seconds, so "before the next whole second" means "at or before now". And croniter, which
+        # counts in floating point seconds, never gets a fraction.
         whole = now.astimezone(timezone.utc).replace(microsecond=0)
         return self._nearest(whole + _SECOND, zone, back=True), self._next(whole, zone)
 
@@ -133,8 +131,8 @@ class Schedule:
     def _nearest(self, start: datetime, zone: ZoneInfo, *, back: bool = False) -> datetime | None:
         """The first tick after ``start``, or the last one before it."""
         found = self._step(start, zone, back=back)
-        # Across a change of the clocks by half an hour (Lord Howe Island) croniter passes over ticks that it finds in
-        # the other direction.
+        # At a change of the clocks by half an hour (Lord Howe Island) croniter skips ticks that it finds in the other
+        # direction.
         while found and found.astimezone(zone).utcoffset() != start.astimezone(zone).utcoffset():
             between = self._step(found, zone, back=not back)
             if between is None or not min(start, found) < between < max(start, found):
@@ -161,7 +159,7 @@ class Schedule:
             first = self._step(_BEFORE_ALL, None)
         except CroniterError as error:
             raise ConfigurationError(f"the cron expression {self.expression!r} is not valid: {_line(error)}") from None
-        except Exception:  # noqa: BLE001 - croniter's parser lets through whatever it trips over
+        except Exception:  # noqa: BLE001 - croniter's parser raises many kinds of errors
             raise ConfigurationError(f"the cron expression {self.expression!r} is not valid") from None
         if first is None:
             raise ConfigurationError(f"the cron expression {self.expression!r} names a date that never comes")
@@ -175,7 +173,7 @@ def _effective(tolerance: float, last: datetime | None, coming: datetime | None)
 
 def _normal(expression: str) -> str:
     if not expression.isascii():
-        # Releases of croniter differ in how they take other digits and blanks.
+        # Releases of croniter differ in how they read other digits and blanks.
         raise ConfigurationError(f"the cron expression {expression!r} is not valid: only ASCII characters are allowed")
     fields = expression.lower().split()
     if not fields:

@@ -1,12 +1,12 @@
-"""What the protocol asks of a driver, and what it may hear.
+"""The steps that the protocol asks of a driver, and the answers to them.
 
-A protocol is a generator: it yields steps and is sent answers. It has no I/O, no thread, no event loop; time comes
-from the clock that it is given. Every step names the moment (by that clock, in seconds) by which it must be over: **a
-driver returns by then, whatever the network does**, and abandons a connection that did not answer. That duty is what
-makes losing a lease independent of the database.
+A protocol is a generator: it yields steps and gets answers. It has no I/O, no thread and no event loop, and its clock
+is an argument. Every step names the moment (by that clock, in seconds) by which it must be over: **a driver returns by
+then, whatever the network does**, and abandons a connection that did not answer. So a loss of a lease is noticed in
+time even if the database does not answer.
 
-A driver can be told to leave (a signal, a cancelled task, the end of a block). It then ends a ``Wait`` at once and a
-``Connect`` soon, lets an ``Execute`` in flight have ``LINGER`` seconds more, and sets ``leave`` on every answer.
+A driver can be asked to leave (by a signal, a cancelled task, the end of a block). It then ends a ``Wait`` at once and
+a ``Connect`` soon, gives an ``Execute`` in flight ``LINGER`` seconds more, and sets ``leave`` on the next answer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dislock.protocol.statements import AnyStatement
 if TYPE_CHECKING:
     from dislock.protocol.records import Record
 
-#: Seconds that a statement in flight still has when its driver is told to leave. Its answer decides what is to be
+#: Seconds that a statement in flight still has when its driver is asked to leave. Its answer decides what must be
 #: undone; a healthy database answers in a thousandth of that.
 LINGER = 1.0
-#: The cause where no error names a better one.
+#: The cause if no error names a better one.
 NO_ANSWER = "the database did not answer in time"
-#: The cause where the server has cancelled the statement when asked to.
+#: The cause if the server cancelled the statement at our request.
 HAD_TO_WAIT = "the statement had to wait too long: another transaction may have locked the table (see pg_locks)"
 #: Why an answer proves nothing: it came after the request to cancel its statement was sent.
 CANCELLED = "the answer came after the statement was cancelled, so it proves nothing"
@@ -36,11 +36,11 @@ ONLY_LOCAL = (
 
 
 class Failure(NamedTuple):
-    """An error of the database or on the way to it.
+    """An error of the database or of the connection to it.
 
-    ``text`` is one line without secrets. ``permanent``: trying again cannot help. ``broken``: the connection is gone,
-    so a statement that was sent may or may not have been carried out. ``timed_out``: the server ended its wait for
-    somebody else's lock, by ``lock_timeout``.
+    ``text`` is one line without secrets. ``permanent``: trying again does not help. ``broken``: the connection is gone,
+    so a statement that was sent may or may not have been carried out. ``timed_out``: the server's ``lock_timeout``
+    ended the wait for somebody else's lock.
     """
 
     text: str
@@ -57,45 +57,45 @@ class Connect(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """Carries out one statement in a transaction of its own on the current connection."""
+    """Carries out one statement in its own transaction on the current connection."""
 
     statement: AnyStatement | Record
     by: float
     journal: tuple[str, ...] = ()
-    """The name of the journal, for a statement that is about it instead of the lock table."""
+    """The name of the journal, for a statement on the journal instead of the lock table."""
     queues: bool = False
-    """It waits for somebody else to leave, so nothing is lost when it is cancelled at once."""
+    """The statement only waits for somebody else's lock, so it can be cancelled at once."""
 
 
 class Wait(NamedTuple):
-    """Nothing to do until then."""
+    """Waits until that moment."""
 
     until: float
 
 
 class Watch(NamedTuple):
-    """Waits until then, or until something comes on the idle connection: an error is that it has ended."""
+    """Waits until that moment, or until something arrives on the idle connection. An error: the connection ended."""
 
     until: float
 
 
 class Close(NamedTuple):
-    """The current connection, if any, is not needed any more."""
+    """Closes the current connection, if there is one."""
 
 
 class Done(NamedTuple):
     """The step was carried out; ``rows`` is what an ``Execute`` returned, as the statement's own named tuples.
 
-    With ``doubt`` the answer proves nothing, and says why: the server answers *success* with a WARNING (SQLSTATE 01000)
-    where the wait for a standby was cancelled
-    (https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA). A failover may undo it.
+    ``doubt`` says why the answer proves nothing; "" if it does prove something. If the wait for a standby was
+    cancelled, the server reports success with a WARNING (SQLSTATE 01000), and a failover may undo the change
+    (https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA).
     """
 
     rows: tuple[Any, ...] = ()
     leave: bool = False
     doubt: str = ""
     sent: float | None = None
-    """When the statement was sent, where it had to wait for others before that."""
+    """When the statement was sent, if it had to wait for others before; by the driver's clock."""
 
 
 class Failed(NamedTuple):
@@ -106,7 +106,7 @@ class Failed(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """No answer in time. The connection is abandoned; a statement may still be carried out, now or later."""
+    """No answer came in time. The connection is abandoned; the server may still carry out the statement."""
 
     leave: bool = False
 
@@ -119,12 +119,12 @@ Steps = Generator[Step, Answer, T]
 
 
 def silent(server: str) -> Failure:
-    """That a server did not answer while one waited for it."""
+    """The failure of a server that did not answer in time."""
     return Failure(f"{server} did not answer in time")
 
 
 def together(failures: Sequence[Failure]) -> Failure:
-    """Why none of several servers would do: each cause once; permanent if all of them are."""
+    """The failure of all of several servers: each cause once; permanent if every cause is."""
     text = "; ".join(dict.fromkeys(failure.text for failure in failures))
     return Failure(text, permanent=all(failure.permanent for failure in failures))
 

@@ -1,4 +1,4 @@
-"""What a time zone's name means: IANA names and nothing else."""
+"""Finds a time zone by its IANA name; no other names are accepted."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 #: The shape of an IANA name. POSIX settings such as ``<+03>-03``, which PostgreSQL knows too, do not have it.
 _SHAPE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*", re.ASCII)
-#: Names that PostgreSQL or the system may know, and that mean another thing on another host.
+#: Names that PostgreSQL or the system may know, but that differ in meaning between hosts.
 _LOCAL = {"localtime", "posixrules", "factory"}
-#: Folders of the same zones once more; those in ``right`` count leap seconds and are off by half a minute.
+#: Folders with copies of the zones; those in ``right`` count leap seconds and are off by half a minute.
 _VARIANTS = {"posix", "right"}
 
 
 def find_zone(name: str) -> ZoneInfo:
-    """The zone of an IANA name in any case, as PostgreSQL takes it; otherwise a ``ConfigurationError``.
+    """The zone of an IANA name in upper or lower case, as PostgreSQL reads it. Raises ``ConfigurationError``.
 
-    The system's zone files come first, as for the cron daemon that starts the job, then the ``tzdata`` package.
-    Hosts whose files differ in age compute the same slots but around a change that only one of them knows of.
+    It reads the system's zone files first, as the cron daemon that starts the job does, then the ``tzdata`` package.
+    If the files of two hosts differ in age, their slots differ only around a change that one of them does not know.
     """
     name = name.strip()
     problem = ConfigurationError(f"unknown time zone {name!r}: it must be an IANA name such as Europe/Berlin or UTC")
@@ -43,7 +43,7 @@ def _open(name: str) -> ZoneInfo | None:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        # Not there, not a zone file, or a folder: each means that there is no zone of this name.
+        # No file, not a zone file, or a folder: each means that there is no zone of this name.
         return None
 
 

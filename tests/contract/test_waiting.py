@@ -52,7 +52,7 @@ class TestWaiting:
         lease.sql(HELD)
         ran = lease.run("--wait=0.3", "DATABASE_URL", "echo", "ran")
         assert (ran.code, ran.out) == (1, "")
-        assert ran.err.startswith("dislock: warning: waited 0 s in vain: cronjob-lock:lease:job is held by other:1")
+        assert ran.err.startswith("dislock: warning: gave up after 0 s: cronjob-lock:lease:job is held by other:1")
         assert ran.err.count("\n") == 1
 
     @pytest.mark.parametrize("code", [0, 99])

@@ -76,7 +76,7 @@ def test_between_the_claim_and_the_start_when_the_answer_takes_too_long(
 def test_between_the_claim_and_the_start_when_the_answer_is_lost(
     start: Start, database_url: str, table: Table, proxy: Proxy
 ) -> None:
-    """Nobody knows then whether the lease was taken: it says so, and the row ends by itself."""
+    """Nobody knows then whether the lease was taken: it says so, and the row expires."""
     lost = proxy.lose_answer(b"INSERT INTO", then_cut=False)
     run = start(proxy.url(database_url), LEASE, {"LOCK_CONNECT_TIMEOUT_SECONDS": 60})
     assert lost.wait(PATIENCE)

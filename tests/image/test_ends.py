@@ -64,7 +64,7 @@ def test_stop_of_one_that_does_not_listen(
     container = ready(containers.start(image, *deaf, environment=variables))
     container.stop(timeout=1)
     assert containers.end(container).code == 137
-    # Nobody was left to free the lock: until it ends by itself, nobody else runs.
+    # Nobody was left to free the lock: until it expires, nobody else runs.
     assert len(database.live()) == 1
     refused = containers.run(image, "DATABASE_URL", "echo", "ran", environment=variables)
     assert (refused.code, refused.out, refused.err) == (0, "", "")

@@ -99,7 +99,7 @@ def _judge(wrapper: Wrapper, work: Work | None, ledger: Ledger) -> tuple[str, st
         told = "lost" in wrapper.err or "was not sealed" in wrapper.err
         return "lost", "" if told else "a loss without a word"
     if code == 1:
-        kind = "waited" if "in vain" in wrapper.err else "failed"
+        kind = "waited" if "gave up after" in wrapper.err else "failed"
         return kind, "a failure to get the lock, and a run" if work else "" if wrapper.err else "no word why"
     if work and code == wrapper.wanted:
         return "done", "" if work.finished else "the command did not come to its end"

@@ -142,7 +142,7 @@ def test_a_waiter_is_served_when_the_lock_is_free(make: MakeContext, db: Databas
 
 
 def test_a_wait_in_vain_ends_with_an_error_of_its_own(make: MakeContext) -> None:
-    with acquire_locks(make(), ["advisory"]), pytest.raises(LockWaitEndedError, match="in vain"):
+    with acquire_locks(make(), ["advisory"]), pytest.raises(LockWaitEndedError, match="gave up after"):
         acquire_locks(make(wait_seconds=0.2), ["advisory"]).__enter__()
 
 

@@ -443,7 +443,7 @@ def test_a_give_back_that_may_have_been_carried_out_is_not_repeated() -> None:
     with pytest.raises(LockNotAcquiredError):
         script.run(script.protocol.acquire())
     assert [type(statement) for statement in script.statements].count(GiveBackSlot) == 1
-    assert "stays taken" in script.warnings[0]
+    assert "may stay taken" in script.warnings[0]
     script = Script(
         plan(slot=slot_plan(), lease=TERMS),
         rows(HELD, NONE, Done((("other:7", NOW + 9, NOW),)), Failed(Failure("lock timeout")), Done(((1,),))),

@@ -164,7 +164,7 @@ def test_a_lease_that_could_not_be_freed_is_a_warning_and_no_loss() -> None:
     assert script.run(script.protocol.release()) is None
     ((level, text),) = script.said
     assert level == logging.WARNING
-    assert "ends by itself within 60 s" in text
+    assert "expires within 60 s" in text
 
 
 @pytest.mark.parametrize("row", [TAKEN, Done(((NOW, 0, None, None),))])

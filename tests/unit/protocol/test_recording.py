@@ -223,7 +223,7 @@ def test_a_start_far_from_its_tick_names_the_zones(
     if warned:
         (text,) = script.warnings
         assert "later than its tick, 2026-01-05 03:00:00+00:00" in text
-        assert "that of the database session (UTC) is used" in text
+        assert "the database session's zone (UTC) is used" in text
         assert "CRON_TZ" in text
 
 

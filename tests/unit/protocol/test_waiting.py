@@ -107,7 +107,7 @@ def test_it_looks_right_after_the_end_of_the_row() -> None:
 
 def test_a_wait_in_vain_ends_in_time_and_says_who_holds_it() -> None:
     script = waiting(until(1000))
-    with pytest.raises(LockWaitEndedError, match=r"waited 30 s in vain: .* is held by other:7 until") as caught:
+    with pytest.raises(LockWaitEndedError, match=r"gave up after 30 s: .* is held by other:7 until") as caught:
         script.run(script.protocol.acquire())
     assert script.now == pytest.approx(130)
     assert caught.value.holder == "other:7"
@@ -192,7 +192,7 @@ def test_a_wait_whose_last_look_failed_does_not_say_that_another_holds_it() -> N
 
 
 def test_a_lost_claim_is_waited_for_too_and_in_vain_it_is_unknown() -> None:
-    """The row that names the own owner ends by itself, whoever's it is."""
+    """The row that names the own owner expires, whoever's it is."""
     for ends, outcome in ((12, None), (1000, UnknownOutcomeError)):
         claims: list[Step] = []
 
