@@ -1,7 +1,7 @@
 """Locks on PostgreSQL for cron jobs and commands: at most one start per cron tick, or one run at a time.
 
-The locks here are for synchronous code; ``dislock.aio`` has those for asyncio under the same names. Importing opens
-nothing and logs nothing, and loads no more than the names that are used.
+The locks here are for synchronous code; ``dislock.aio`` has those for asyncio under the same names. Importing this
+package opens and logs nothing, and loads only the names that are used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 
 from dislock._version import __version__
 
-# The one in typing costs the command line's start 7 ms, before it can hold signals back.
+# Importing typing costs the command line 7 ms at its start, before it can hold signals back.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dislock.command import run_with_locks
@@ -56,7 +56,7 @@ __all__ = [
     "with_locks",
 ]
 
-# Where each name lives. The command line is started every minute on many hosts and needs few of them, so none is loaded
+# The module of each name. The command line starts every minute on many hosts and needs few of them, so none is loaded
 # before it is used (PEP 562).
 _HOMES = {
     "run_with_locks": "command",

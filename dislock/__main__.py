@@ -3,7 +3,7 @@
 try:
     from dislock.cli import entry
 except KeyboardInterrupt:
-    # Nothing was started; ``entry`` sees to everything after this.
+    # Nothing was started. From here on ``entry`` handles signals.
     raise SystemExit(130) from None
 
 entry()

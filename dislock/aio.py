@@ -1,7 +1,7 @@
-"""The locks for asyncio: named as those in ``dislock``, as asynchronous context managers.
+"""The locks for asyncio: the names of ``dislock``, as asynchronous context managers.
 
-A lease is renewed by a task of the running loop. A loop that is blocked cannot renew: blocked past the TTL, the lease
-is lost, and leaving the block says so.
+A task of the running loop renews the lease. A blocked loop cannot renew: if it is blocked for longer than the TTL, the
+lease is lost, and leaving the block raises ``LeaseLostError``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class LockSession(View[asyncio.Event]):
 
 
 class AcquiredLocks:
-    """Asynchronous context manager over a set of locks: all of them, or an exception and none. To be used once.
+    """Asynchronous context manager over a set of locks. It takes all of them, or raises and holds none. Use it once.
 
-    Cancelled while entering, it gives back what was taken; cancelled while leaving, it frees the lease first.
+    If the task is cancelled while it enters, the locks that were taken are given back. If it is cancelled while it
+    leaves, the lease is freed first.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class AcquiredLocks:
                 event = lost = asyncio.Event()
                 acquisition.on_loss(lambda _: event.set())
         except BaseException:
-            # Cancelled between two steps: what is still held is held for nobody.
+            # Cancelled between two steps: nobody will use what is still held.
             await self._stop_keeping()
             await self._driver.run(acquisition.release(started=False))
             raise
@@ -76,11 +77,11 @@ class AcquiredLocks:
         entered = asyncio.current_task()
         while self._keeper is None or self._keeper.cancelled():
             self._keeper = asyncio.get_running_loop().create_task(self._keep(entered))
-            # A task that is cancelled before its first step never hears of it.
+            # A task that is cancelled before its first step ends without having run: another one is needed.
             await asyncio.sleep(0)
 
     async def _stop_keeping(self) -> asyncio.CancelledError | None:
-        """Ends the renewals. A cancellation meanwhile is returned, because it has to wait for the release."""
+        """Ends the renewals. Returns a cancellation that came meanwhile, because it must wait for the release."""
         if self._keeper is None:
             return None
         self._leaving = True
@@ -93,23 +94,23 @@ class AcquiredLocks:
         while True:
             loss, fault = await self._renew(acquisition)
             if not acquisition.can_be_lost:
-                # A slot alone: there was no more to do than to record the start.
+                # A slot alone: only the start was to be recorded.
                 return
-            # An event loop does not work on in a forked child, and the lease is the parent's.
+            # In a forked child the event loop does not run on, and the lease is the parent's.
             if self._leaving or self._request.forked or loss:
                 return
             if not isinstance(fault, asyncio.CancelledError) or entered is None or entered.done():
                 break
-            # Whoever ends a program cancels all tasks of its loop, and the block's clean-up still needs its lease.
+            # A program that ends cancels all tasks of its loop, but the block's clean-up still needs its lease.
             entered.add_done_callback(lambda _: self._leave.request())
         acquisition.fail(f"its renewal failed: {fault!r}")
         await self._driver.close()
 
     async def _renew(self, acquisition: Acquisition) -> tuple[Loss | None, BaseException | None]:
-        """The loss that ended the renewals, or what else did."""
+        """The loss that ended the renewals; without a loss, the error that did."""
         try:
             loss = await self._driver.keep(acquisition.keep(), self._leave)
-        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it must end as a loss, never as silence
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it must be reported as a loss
             return None, error
         return loss, None if loss else asyncio.CancelledError("the task that entered the block has ended")
 
@@ -122,7 +123,7 @@ class ScheduleLock(AcquiredLocks):
 
 
 class LeaseLock(AcquiredLocks):
-    """A lease for the time of the block, renewed by a task; see ``dislock.LeaseLock``."""
+    """A lease that a task renews while the block runs; see ``dislock.LeaseLock``."""
 
     def __init__(self, context: LockContext) -> None:
         super().__init__(context, ("lease",))
@@ -143,11 +144,11 @@ def build_locks(context: LockContext, strategies: Iterable[Strategy]) -> list[Ac
 def with_locks(
     context: LockContext, strategies: Iterable[Strategy]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Decorator for a coroutine function: each call takes the locks anew.
+    """Decorator for a coroutine function: each call takes the locks, as ``acquire_locks`` does.
 
-    When the lease is lost the coroutine is cancelled and ``LeaseLostError`` is raised (not under CONTINUE). When the
-    call is cancelled or times out, the coroutine has ended before the lease is freed. Raises ``ConfigurationError`` for
-    a generator function, and at the call for any other that returns no coroutine.
+    If the lease is lost, the coroutine is cancelled and the call raises ``LeaseLostError`` (not under CONTINUE). If the
+    call is cancelled or times out, the lease is freed only after the coroutine has ended. Raises ``ConfigurationError``
+    for a generator function, and at the call for a function that does not return a coroutine.
     """
     wanted = normalize_strategies(strategies)
 
@@ -178,7 +179,7 @@ def _unfit(function: Callable[..., Any]) -> ConfigurationError:
 
 
 async def _until_lost(work: Coroutine[Any, Any, R], session: LockSession) -> R:
-    """The coroutine's result; cancelled, and ``LeaseLostError`` raised, if the lease is lost before it has ended."""
+    """The coroutine's result. If the lease is lost first, cancels the coroutine and raises ``LeaseLostError``."""
     if session.lease_lost is None:
         return await work
     if session.loss:
@@ -203,7 +204,7 @@ async def _until_lost(work: Coroutine[Any, Any, R], session: LockSession) -> R:
 
 
 def _raise_own(task: asyncio.Task[Any]) -> None:
-    """Raises the error with which a cancelled task ended, if it is one of its own: ours never masks it."""
+    """Raises the error of the task's own with which it ended, if there is one: a cancellation never masks it."""
     if not task.cancelled() and (error := task.exception()):
         raise error
 

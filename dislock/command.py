@@ -29,12 +29,14 @@ _OURS = (b"DISLOCK_LOCK_KEY", b"DISLOCK_OWNER", b"DISLOCK_SLOT", b"DISLOCK_FENCI
 def run_with_locks(command: Sequence[str], context: LockContext, strategies: Iterable[Strategy]) -> int:
     """Runs a command under the locks of the strategies and returns its exit code.
 
-    128+N for a death by signal N, 127 for a command that was not found and 126 for one that cannot be executed (the
-    slot is then given back), 75 when the lease was lost under ``LeaseLossPolicy.TERMINATE``: the command was sent
-    SIGTERM, and SIGKILL before the row ended. Raises ``LockNotAcquiredError`` when a lock is held by another, and what
-    ``acquire_locks`` raises. No signal handler is installed; an exception while waiting (KeyboardInterrupt) stops the
-    command (SIGTERM, ``kill_grace_seconds``, SIGKILL), frees the locks and is raised again. If it came before the
-    command had begun, the command never runs and the slot is given back.
+    The exit code is 128+N if signal N killed the command. It is 127 if the command was not found and 126 if it cannot
+    be executed; the slot is then given back. It is 75 if the lease was lost under ``LeaseLossPolicy.TERMINATE``: the
+    command got SIGTERM, and SIGKILL before the row expired. It is 75, too, if a success could not be sealed.
+
+    Raises ``LockNotAcquiredError`` if somebody else holds a lock, and what else ``acquire_locks`` raises. Installs no
+    signal handler. An exception while it waits (KeyboardInterrupt) stops the command (SIGTERM, ``kill_grace_seconds``,
+    SIGKILL), frees the locks and is raised again. If it comes before the command has begun, the command does not run
+    and the slot is given back.
     """
     run = Run(command, kill_grace=context.kill_grace_seconds)
     holding = Holding(context, strategies, supervised=True, recorded=described(command, context))
@@ -53,7 +55,7 @@ def run_with_locks(command: Sequence[str], context: LockContext, strategies: Ite
 def run_held(holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals) -> int:
     """Runs the command of a command line under locks that are held, frees them, and returns the exit code.
 
-    Where the command died by Ctrl-C, this process ends in the same way.
+    If Ctrl-C killed the command, this process dies by SIGINT too.
     """
     run = Run(command, signals=signals, kill_grace=holding.request.context.kill_grace_seconds)
     code, interrupted = _supervise(run, holding, environment)
@@ -63,7 +65,7 @@ def run_held(holding: Holding, command: Sequence[str], environment: Mapping[byte
 
 
 def described(command: Sequence[str], context: LockContext) -> str | None:
-    """A command for the journal, if there is one: its program's base name and a digest of all of it."""
+    """The command as the journal records it: its program's base name and a digest of all words. None: no journal."""
     if context.journal_parts is None:
         return None
     from hashlib import sha256
@@ -103,7 +105,7 @@ def command_environment(holding: Holding, environment: Mapping[bytes, bytes]) ->
 
 
 def _supervise(run: Run, holding: Holding, environment: Mapping[bytes, bytes]) -> tuple[int, bool]:
-    """The exit code of a run under locks, which are freed, and whether the command died by Ctrl-C.
+    """Runs the command and frees the locks. Returns the exit code, and whether Ctrl-C killed the command.
 
     The slot stays taken only if the command has begun.
     """

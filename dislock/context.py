@@ -1,4 +1,4 @@
-"""What a lock is told: typed values, checked where they are made, never read from the environment."""
+"""The settings of a lock: typed values, checked at construction, never read from the environment."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Literal, TypeAlias
 
 from dislock.errors import ConfigurationError
 
-#: Nothing that is counted in seconds may be longer: beyond a month a setting is a slip of the keyboard.
+#: No duration may be longer: more than a month is a typo.
 LONGEST_SECONDS = 31 * 86400.0
-#: Beyond a century a number of days is a slip.
+#: More than a century is a typo.
 LONGEST_DAYS = 36500
-#: The table's index takes no more than about 2,700 bytes, prefix included.
+#: An entry of PostgreSQL's index has at most about 2,700 bytes, and the prefix is part of it.
 LONGEST_KEY_BYTES = 2000
-#: A shorter lease could not be renewed before it ends, whatever the network.
+#: A shorter lease would expire before it can be renewed, even on a fast network.
 SHORTEST_TTL_SECONDS = 0.1
-#: Renewals that follow each other faster only load the database.
+#: More frequent renewals only load the database.
 SHORTEST_INTERVAL_SECONDS = 0.01
 DEFAULT_TTL_SECONDS = 60.0
-#: What can be asked for: ``schedule`` and ``lease``, alone or together, or ``advisory`` alone.
+#: ``schedule`` and ``lease``, alone or together, or ``advisory`` alone.
 Strategy: TypeAlias = Literal["schedule", "lease", "advisory"]
 SCHEDULE_PREFIX = "cronjob-lock:schedule:"
 LEASE_PREFIX = "cronjob-lock:lease:"
-#: Why a slot that is consumed by success cannot do with one of them: the end of a sentence about the setting.
+#: The end of a sentence about a slot that is consumed by success.
 NEEDS_BOTH = (
     "needs the strategies schedule and lease: the lease keeps runs of one tick apart until one of them has succeeded"
 )
@@ -37,13 +37,13 @@ class LeaseLossPolicy(str, Enum):
     """What happens when a lease is lost while the work is still running."""
 
     TERMINATE = "terminate"
-    """The command is ended; a guarded block raises ``LeaseLostError`` when it is left."""
+    """The command is stopped; leaving a guarded block raises ``LeaseLostError``."""
     CONTINUE = "continue"
-    """The loss is logged, and that is all."""
+    """The loss is only logged."""
 
     @classmethod
     def parse(cls, value: object) -> LeaseLossPolicy:
-        """The policy itself, or its word in any case; anything else is a ``ConfigurationError``."""
+        """The policy, from itself or from its value in any case; raises ``ConfigurationError`` for anything else."""
         word = value.value if isinstance(value, cls) else value
         try:
             return cls(word.strip().lower() if isinstance(word, str) else word)
@@ -59,7 +59,7 @@ def default_owner() -> str:
 
 
 def default_interval(ttl: float) -> float:
-    """The pause between renewals, in seconds, where none is given."""
+    """The default pause between renewals for this TTL; both in seconds."""
     return min(max(ttl * 0.3, 1.0), 10.0, ttl)
 
 
@@ -79,9 +79,9 @@ class LockContext:
     owner: str = field(default_factory=default_owner)
     """Who holds the lock, for people: ``hostname:pid``. Need not be unique."""
     next_run_time: datetime | None = None
-    """When the slot ends; must know its zone. Computed from ``schedule`` at each entry when None."""
+    """When the slot ends: a datetime with a time zone. None: computed from ``schedule`` at each entry."""
     run_ttl_seconds: float | None = DEFAULT_TTL_SECONDS
-    """How long a lease lasts after its last renewal; needed for leases."""
+    """The TTL: how long a lease outlives its last renewal. Leases need it."""
     lease_interval_seconds: float | None = None
     """The longest pause between two renewals, at most the TTL; None: 0.3 of the TTL, from 1 to 10 seconds."""
     schedule: str | None = None
@@ -89,9 +89,9 @@ class LockContext:
     jitter_max_seconds: float = 0.0
     """Longest random delay before the first connection."""
     lease_loss_policy: LeaseLossPolicy | Literal["terminate", "continue"] = LeaseLossPolicy.TERMINATE
-    """What a lost lease does; the policy's word will do as well."""
+    """What happens when a lease is lost: a policy, or its value as a string."""
     time_zone: str | None = None
-    """IANA name of the zone in which ``schedule`` is read; the database session's zone when None."""
+    """IANA name of the zone in which ``schedule`` is read; None: the database session's zone."""
     slot_tolerance_seconds: float = 5.0
     """How early, by the database's clock, a start still belongs to the coming tick."""
     connect_timeout_seconds: float = 10.0
@@ -99,7 +99,7 @@ class LockContext:
     kill_grace_seconds: float = 10.0
     """How long ``run_with_locks`` waits between SIGTERM and SIGKILL."""
     journal_parts: list[str] | None = None
-    """The journal's table, as ``table_parts``: ``run_with_locks`` and ``with_locks`` record each run in it."""
+    """The journal's name, like ``table_parts``: ``run_with_locks`` and ``with_locks`` record each run in it."""
     journal_keep_days: int = 90
     """How long runs stay in the journal; 0 keeps all."""
     wait_seconds: float = 0.0
@@ -142,10 +142,10 @@ class LockContext:
             if (parts := getattr(self, name)) is None and name == "journal_parts":
                 continue
             _check_table(name, parts)
-            # Our own copy: a list that the caller changes later must not move the lock to another table.
+            # A copy: if the caller changes the list later, the lock must not move to another table.
             object.__setattr__(self, name, list(parts))
         if self.journal_parts == self.table_parts:
-            raise ConfigurationError("journal_parts must not be table_parts: the journal is a table of its own")
+            raise ConfigurationError("journal_parts must not equal table_parts: the journal needs its own table")
         days = self.journal_keep_days
         if isinstance(days, bool) or not isinstance(days, int) or not 0 <= days <= LONGEST_DAYS:
             raise ConfigurationError(f"journal_keep_days must be a whole number from 0 to {LONGEST_DAYS}")
@@ -171,7 +171,7 @@ def _check_consumed(value: object) -> str:
 def advisory_parts(lock_key: str) -> list[str]:
     """The parts of an advisory lock's key: a JSON array of strings, or the lock key as the only part.
 
-    Raises ``ConfigurationError`` for a key that begins as an array and is none of strings.
+    Raises ``ConfigurationError`` for a key that begins with ``[`` and is not a JSON array of strings.
     """
     if not lock_key.startswith("["):
         return [lock_key]
@@ -191,7 +191,7 @@ def advisory_parts(lock_key: str) -> list[str]:
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise ConfigurationError(f"{name} must be a text that is not empty")
+        raise ConfigurationError(f"{name} must be a string that is not empty")
     if "\0" in value:
         raise ConfigurationError(f"{name} must not contain a NUL character: PostgreSQL cannot store it")
     try:
@@ -215,7 +215,7 @@ def _check_seconds(name: str, value: object, *, optional: bool = False, zero: bo
     infinite = isinstance(value, float) and not math.isfinite(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or infinite:
         raise ConfigurationError(f"{name} must be a finite number of seconds, not {value!r}")
-    # An integer too large for a float can be compared, and not printed as one.
+    # An integer that is too large for a float can be compared, but not formatted as a float.
     if value > LONGEST_SECONDS:
         raise ConfigurationError(f"{name} must be at most {LONGEST_SECONDS:.0f} (31 days)")
     if value < 0 or (value == 0 and not zero):
@@ -224,8 +224,8 @@ def _check_seconds(name: str, value: object, *, optional: bool = False, zero: bo
 
 def _check_moment(name: str, value: object) -> None:
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise ConfigurationError(f"{name} must be a datetime that knows its zone")
+        raise ConfigurationError(f"{name} must be a datetime with a time zone")
     try:
         value.astimezone(timezone.utc)
     except OverflowError:
-        raise ConfigurationError(f"{name} must be a moment that has a date in UTC too") from None
+        raise ConfigurationError(f"{name} must be a moment that a datetime in UTC can hold") from None

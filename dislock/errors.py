@@ -1,4 +1,4 @@
-"""What can go wrong, as a caller sees it."""
+"""The errors that a caller can catch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class DislockError(Exception):
 
 
 class ConfigurationError(DislockError, ValueError):
-    """A setting, an argument or the database's schema does not fit; trying again changes nothing."""
+    """A setting, an argument or the database's schema is wrong; trying again does not help."""
 
 
 class DatabaseUnavailableError(DislockError):
-    """The database could not be reached, or did not answer, in the time that there was."""
+    """The database could not be reached in time, or did not answer in time."""
 
 
 class LockNotAcquiredError(DislockError):
-    """Somebody else verifiably holds the lock.
+    """Somebody else holds the lock, by the database's own answer.
 
-    ``key`` is the full row key, ``holder`` the owner named by the row and ``expires_at`` the row's end by the
-    database's clock; the last two are None when the row was gone before it could be read.
+    ``key`` is the full row key, ``holder`` the owner that the row names, and ``expires_at`` when the row expires by the
+    database's clock. The last two are None if the row was gone before it could be read.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class LockNotAcquiredError(DislockError):
 
 
 class LockWaitEndedError(LockNotAcquiredError):
-    """Somebody else still held the lock when the time to wait for it was over (``LockContext.wait_seconds``)."""
+    """Somebody else still held the lock when the wait for it had ended (``LockContext.wait_seconds``)."""
 
 
 class SlotOverError(LockNotAcquiredError, ConfigurationError):
-    """The slot had ended by the database's clock before it could be taken, so nothing would have been locked."""
+    """The slot had ended by the database's clock before it could be taken, so there was nothing left to lock."""
 
 
 class UnknownOutcomeError(DislockError):
-    """The answer to an acquisition was lost, and the row now names this very owner.
+    """The answer to an acquisition was lost, so it is unknown whether the lock was taken.
 
-    It may be ours or that of a process with the same owner string, so nothing is run and nothing is freed: the row
-    ends by itself.
+    The row may be this process's, or that of a process with the same owner string. So nothing is run and nothing is
+    freed: the row expires.
     """
 
 
@@ -59,7 +59,7 @@ class LossReason(Enum):
 
     TAKEN = "taken"  #: the row names another owner, or another acquisition under the same owner string
     REMOVED = "removed"  #: the row is gone
-    EXPIRED = "expired"  #: the row ended by the database's clock before it was renewed
+    EXPIRED = "expired"  #: the row expired by the database's clock before it was renewed
     UNCONFIRMED = "unconfirmed"  #: no renewal was confirmed in time, whatever the cause
 
 
@@ -76,14 +76,14 @@ class Loss:
 
 
 class NotSealedError(DislockError):
-    """The block succeeded under its lease, but its slot could not be sealed: another host may run the tick again."""
+    """The block succeeded under its lease, but its tick could not be sealed: another host may run it again."""
 
 
 class LeaseLostError(DislockError):
-    """The lease stopped being held while the guarded block or command was running.
+    """The lease was lost while the guarded block or command was running.
 
-    Raised under ``LeaseLossPolicy.TERMINATE`` when the block itself ended without an error. ``loss`` says why;
-    ``reason`` is a short way to ``loss.reason``.
+    Raised under ``LeaseLossPolicy.TERMINATE`` if the block itself ended without an error. ``loss`` says why; ``reason``
+    is short for ``loss.reason``.
     """
 
     def __init__(self, loss: Loss) -> None:
@@ -91,7 +91,7 @@ class LeaseLostError(DislockError):
         self.loss = loss
 
     def __reduce__(self) -> tuple[type[LeaseLostError], tuple[Loss]]:
-        # An exception is made again from its message, which is not what this one takes; workers send theirs home.
+        # Worker processes pickle their errors. Unpickling passes the message, but this class takes a loss.
         return type(self), (self.loss,)
 
     @property

@@ -1,4 +1,4 @@
-"""What is worth reporting about a lock or a run: one value for each event, and the logger that takes them."""
+"""The events of a lock or a run: one value for each, and the logger that gets them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Event(NamedTuple):
     message: str
     """One line for people, without secrets."""
     fields: Mapping[str, object] = MappingProxyType({})
-    """What programs need of it: key, owner, slot, token; durations in seconds, moments in UTC."""
+    """What programs read: key, owner, slot, token; durations in seconds, moments in UTC."""
 
 
 #: Where events go that must not be logged in the thread in which they happen.
@@ -31,11 +31,11 @@ SINK: ContextVar[Callable[[Event], None] | None] = ContextVar("dislock events", 
 
 
 def report(event: Event) -> None:
-    """Hands the event to the package's logger. A handler that fails never touches a lock or a run."""
+    """Passes the event to the package's logger. A handler that fails does not affect a lock or a run."""
     if sink := SINK.get():
         sink(event)
         return
     try:
         logger.log(event.level, "%s", event.message, extra={"dislock": event})
-    except Exception:  # noqa: BLE001 - a filter or a handler of the user's may raise whatever it likes
+    except Exception:  # noqa: BLE001 - a user's filter or handler may raise anything
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 from dislock.errors import ConfigurationError
 
-# Library, the module that replaces, its function that says so, and the names of what our threads need.
+# Library, the module that patches, the function that reports it, and the names that our threads need.
 _LIBRARIES = (
     ("gevent", "gevent.monkey", "is_module_patched", ("threading", "queue", "select", "subprocess")),
     ("eventlet", "eventlet.patcher", "is_monkey_patched", ("thread", "select")),
@@ -15,11 +15,11 @@ _LIBRARIES = (
 
 
 def refuse_greenlets() -> None:
-    """Raises ``ConfigurationError`` where threads, or what they wait with, are greenlets.
+    """Raises ``ConfigurationError`` if greenlets have replaced threads, or what threads wait with.
 
-    A lease has to be renewed, and a deadline has to be kept, whatever the rest of the program does. A greenlet waits
-    for the others; and a system call that is meant for one thread, such as the one that blocks signals, is then carried
-    out in the thread of the whole program.
+    A lease must be renewed and a deadline kept whatever the rest of the program does, but a greenlet waits for the
+    others. And a system call that is meant for one thread, such as the one that blocks signals, would then act on the
+    thread of the whole program.
     """
     for library, module, function, needed in _LIBRARIES:
         patcher: Any = sys.modules.get(module)

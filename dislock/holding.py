@@ -1,4 +1,4 @@
-"""One acquisition of a set of locks in synchronous code: taken, renewed beside the program, freed."""
+"""One acquisition of a set of locks in synchronous code: taken, renewed in the background, freed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dislock.protocol.schedule import Slot
 from dislock.protocol.steps import Steps
 from dislock.request import Request
 
-#: Seconds that the renewals have to end when their block is left.
+#: Seconds within which the renewals must end when their block is left.
 STOP_SECONDS = 3.0
 #: How often a release that was interrupted is begun again.
 MOST_INTERRUPTS = 1000
 
 
 class Holding:
-    """Carries one acquisition out. All of the synchronous interface is made of this; its rules are the protocol's.
+    """Carries out one acquisition. The synchronous interface is built on this; the rules are the protocol's.
 
-    An exception from a signal handler may come between any two instructions, and must leave nothing behind that is held
-    for nobody: whatever was begun is stored before it is begun, and is ended however often that is interrupted.
+    An exception from a signal handler may come between any two instructions, and must not leave a lock that nobody
+    frees. So each step is stored before it begins, and is ended however often that is interrupted.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Holding:
         started: float | None = None,
         recorded: str | None = None,
     ) -> None:
-        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends.
+        """``supervised``: a command runs under the locks; on a loss it must be stopped before the row expires.
 
         ``recorded``: what runs under the locks, for the journal; None: nothing is recorded.
         """
@@ -68,18 +68,18 @@ class Holding:
         return self.acquisition.loss
 
     def request_leave(self) -> None:
-        """Makes a pending ``acquire`` give everything back and return False; from any thread."""
+        """Makes a pending ``acquire`` give everything back and return False. May be called from any thread."""
         self._driver.request(self._leave_acquiring)
 
     def begin(self) -> None:
-        """Makes the acquisition, once; nothing is held yet."""
+        """Makes the acquisition. Nothing is held yet. Can be called once."""
         self._acquisition = self.request.begin(self._started)
 
     def acquire(self) -> bool:
-        """Takes the locks and starts renewing. False: left on request, everything given back.
+        """Takes the locks and starts the renewals. False: it left on request, and everything was given back.
 
         Raises ``LockNotAcquiredError``, ``ConfigurationError``, ``DatabaseUnavailableError`` or
-        ``UnknownOutcomeError``; nothing is held then.
+        ``UnknownOutcomeError``. Nothing is held after an exception.
         """
         if self._acquisition is None:
             self.begin()
@@ -90,7 +90,7 @@ class Holding:
                 self._keeper = self._driver.keeper(acquisition.keep(), self._leave_keeping, self._failed)
                 self._start_keeping()
         except BaseException:
-            # Interrupted between two steps, or no thread could be started: what is still held is held for nobody.
+            # Interrupted between two steps, or no thread could be started: nobody will use what is still held.
             self.release(started=False)
             raise
         return held
@@ -100,11 +100,11 @@ class Holding:
         self.acquisition.on_loss(listener)
 
     def release(self, *, started: bool = True, succeeded: bool = False, exit_code: int | None = None) -> Loss | None:
-        """Frees the lease, and says if it was lost; in a forked child it does nothing.
+        """Frees the lease. Returns its loss, or None. Does nothing in a forked child.
 
         ``started=False``: nothing was started, so the slot is given back too. ``succeeded``: the work succeeded, which
-        seals a slot that is consumed by success. At most 5 seconds, or until the lease's stop time for a seal; a
-        journal, for which ``exit_code`` is, takes at most 2 more.
+        seals a slot that is consumed by success. ``exit_code`` is for the journal. It takes at most 5 seconds, or until
+        the lease's stop time if it seals, and at most 2 more with a journal.
         """
         if self.request.forked or self._freed or not self._holds():
             return self.loss
@@ -125,18 +125,18 @@ class Holding:
         return self.loss
 
     def abandon(self) -> None:
-        """Frees the locks without waiting for it, of somebody who has forgotten them."""
+        """Frees locks that nothing refers to any more, without waiting for it."""
         if self._acquisition is None or self.request.forked or self._freed or not self._holds():
             return
         key = self.request.context.lease_key
-        text = f"the locks of {self.request.context.lock_key} were neither left nor kept: their lease is freed"
+        text = f"the block under the locks of {self.request.context.lock_key} was never left: their lease is freed"
         report(Event("abandoned", WARNING, text, {"key": key, "owner": self.request.context.owner}))
         self._freed = True
         self._driver.run_later(self.acquisition.release(), self._keeper, self._leave_keeping)
 
     def _free(self, steps: Steps[Any], *, succeeded: bool) -> None:
         if self._driver.waits_in_vain:
-            # Whoever closes a forgotten generator may be the very thread that is to free its lease.
+            # The thread that closes a forgotten generator may be the one that would have to free its lease.
             self._freed = True
             self._driver.run_later(steps, self._keeper, self._leave_keeping)
         elif self._stop_keeping():
@@ -158,11 +158,11 @@ class Holding:
             self._keeper = None
             if self.acquisition.can_be_lost:
                 raise DislockError(f"no thread could be started for keeping the lock: {error}") from None
-            # There is only the start of the run to record.
+            # Only the start of the run is to be recorded.
             self._driver.run(self.acquisition.keep())
 
     def _stop_keeping(self) -> bool:
-        """Whether nobody renews any more."""
+        """Stops the renewals. True: nobody renews any more."""
         keeper, end = self._keeper, clock() + STOP_SECONDS
         if not keeper or not keeper.is_alive():
             return True
@@ -172,12 +172,12 @@ class Holding:
         return not keeper.is_alive()
 
     def _failed(self, error: BaseException) -> None:
-        # A fault of ours must end as a loss, never as silence.
+        # A fault of this program must be reported as a loss.
         self.acquisition.fail(f"its renewal failed: {error!r}")
 
     def _say_that_nobody_frees(self) -> None:
         self._freed = True
         if lease := self.acquisition.lease:
-            text = f"the lease {lease.terms.key} is not freed, because the interpreter ends; it ends by itself within "
+            text = f"the interpreter is shutting down, so the lease {lease.terms.key} is not freed; it expires within "
             fields = {"key": lease.terms.key, "owner": lease.terms.owner}
             report(Event("release failed", WARNING, f"{text}{lease.terms.ttl:g} s", fields))

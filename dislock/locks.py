@@ -1,4 +1,4 @@
-"""The locks for synchronous code. A lease is renewed by a daemon thread until its block is left."""
+"""The locks for synchronous code. A daemon thread renews a lease until its block is left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LockSession(View[threading.Event]):
 
 
 class AcquiredLocks:
-    """Context manager over a set of locks: all of them, or an exception and none. To be used once."""
+    """Context manager over a set of locks. It takes all of them, or raises and holds none. Use it once."""
 
     def __init__(
         self, context: LockContext, strategies: Iterable[Strategy], *, jitter: bool = False, recorded: str | None = None
@@ -41,7 +41,7 @@ class AcquiredLocks:
                 event = lost = threading.Event()
                 holding.on_loss(lambda _: event.set())
             session = LockSession(holding.acquisition, lost)
-            # Whoever keeps what the block sees keeps the locks.
+            # A reference to the session keeps the locks alive.
             session._locks = self
         except BaseException:
             # An exception from a signal handler: the block is not entered.
@@ -56,7 +56,7 @@ class AcquiredLocks:
         self._holding.acquisition.check(error)
 
     def __del__(self) -> None:
-        # Not __init__: it may have refused the settings.
+        # Missing if __init__ refused the settings.
         if holding := self.__dict__.get("_holding"):
             holding.abandon()
 
@@ -64,8 +64,8 @@ class AcquiredLocks:
 class ScheduleLock(AcquiredLocks):
     """The lock of one schedule slot: at most one start per tick. It stays taken after the block, until the next tick.
 
-    Needs ``next_run_time``, or ``schedule``, from which the slot is then computed at each entry by the database's
-    clock. Raises ``LockNotAcquiredError`` when the slot is taken.
+    Needs ``next_run_time``, or ``schedule``, from which each entry computes the slot by the database's clock. Raises
+    ``LockNotAcquiredError`` if the slot is taken.
     """
 
     def __init__(self, context: LockContext) -> None:
@@ -73,11 +73,11 @@ class ScheduleLock(AcquiredLocks):
 
 
 class LeaseLock(AcquiredLocks):
-    """A lease for the time of the block, renewed by a daemon thread, freed at the end.
+    """A lease that a daemon thread renews while the block runs. It is freed when the block is left.
 
-    Needs ``run_ttl_seconds`` and ``lease_interval_seconds`` (else ``ConfigurationError``, a ``ValueError``). Raises
-    ``LockNotAcquiredError`` when another holds it. When it is lost the block is not interrupted: ``lease_lost`` is set,
-    and leaving the block raises ``LeaseLostError`` unless it raised something itself or the policy is CONTINUE.
+    Needs ``run_ttl_seconds`` (else ``ConfigurationError``, a ``ValueError``). Raises ``LockNotAcquiredError`` if
+    somebody else holds it. A loss does not interrupt the block: ``lease_lost`` is set, and leaving the block raises
+    ``LeaseLostError``, unless the block itself raised an error or the policy is CONTINUE.
     """
 
     def __init__(self, context: LockContext) -> None:
@@ -87,24 +87,27 @@ class LeaseLock(AcquiredLocks):
 def acquire_locks(context: LockContext, strategies: Iterable[Strategy]) -> AcquiredLocks:
     """All locks of the strategies in one context manager: schedule outermost, then lease.
 
-    Waits a random time up to ``jitter_max_seconds`` first. Yields a ``LockSession``. When the lease is refused, the
-    slot taken moments before is given back. Losing a lease is reported as by ``LeaseLock``.
+    Waits a random time up to ``jitter_max_seconds`` first. Yields a ``LockSession``. If the lease is refused, the slot
+    that was taken just before is given back. A lost lease is reported as by ``LeaseLock``.
+
+    Raises ``LockNotAcquiredError`` if somebody else holds a lock, ``ConfigurationError``, ``DatabaseUnavailableError``
+    or ``UnknownOutcomeError``. Nothing is held after an exception.
     """
     return AcquiredLocks(context, strategies, jitter=True)
 
 
 def build_locks(context: LockContext, strategies: Iterable[Strategy]) -> list[AcquiredLocks]:
-    """The locks of the strategies in the order in which to enter them; each opens connections of its own."""
+    """The locks of the strategies, one object each, in the order in which to enter them."""
     kinds = {"schedule": ScheduleLock, "lease": LeaseLock}
     names = normalize_strategies(strategies)
     return [kinds[name](context) if name in kinds else AcquiredLocks(context, (name,)) for name in names]
 
 
 def with_locks(context: LockContext, strategies: Iterable[Strategy]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator: each call of the function takes the locks anew, as ``acquire_locks`` does.
+    """Decorator: each call of the function takes the locks, as ``acquire_locks`` does.
 
-    A refused call raises ``LockNotAcquiredError`` and does not run; a call whose lease was lost meanwhile raises
-    ``LeaseLostError`` at its end instead of returning.
+    If a lock is refused, the call raises ``LockNotAcquiredError`` and the function does not run. If the lease is lost
+    meanwhile, the call raises ``LeaseLostError`` at its end instead of returning.
     """
     wanted = normalize_strategies(strategies)
 

@@ -1,4 +1,4 @@
-"""What must not be printed: passwords, wherever a slip of the hand put them."""
+"""Keeps passwords out of what is printed, also where a typo put them into the wrong place."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-#: Shorter ones are in any text, and blotting them out would only tell what they are.
+#: Shorter secrets occur in any text, so blotting them out would reveal them.
 SHORTEST = 4
-#: What libpq and PostgreSQL say of themselves while connecting. A password that is one of these words is blotted out
-#: only where something quotes it: the sentence would be spoilt, and would tell the password by its gap.
+#: Words that libpq and PostgreSQL use themselves while connecting. A password that is one of them is blotted out only
+#: where it is quoted: elsewhere the gap in the sentence would reveal it.
 PHRASES = """
 connection to server at port failed connection refused timeout expired FATAL ERROR password authentication
 failed for user role database does not exist no pg_hba.conf entry host SSL encryption off no encryption could
@@ -20,7 +20,7 @@ relation column type statement cancelled postgresql
 """
 
 _KEY_VALUE = re.compile(r"""password\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&]+)""", re.IGNORECASE)
-#: All before the last "@"; without one, what stands where the port would be.
+#: Everything before the last "@"; without one, what stands in the place of the port.
 _USER_INFO = re.compile(r"//(.*)@")
 _PORT = re.compile(r"//[^:/?]*:([^/?]*)")
 
@@ -38,9 +38,9 @@ def blot_out(text: str, secrets: Iterable[str]) -> str:
 
 
 def secrets_of(url: str) -> list[str]:
-    """The URL and what may be a password in it, longest first; also where a slip of the hand put it elsewhere.
+    """The URL and what may be a password in it, longest first; also one that a typo put into another place.
 
-    With an "@" forgotten or mistyped, libpq takes the password for a port or a database, and errors name those.
+    If an "@" is missing or mistyped, libpq takes the password for a port or a database, and its errors show those.
     """
     found = {word.strip("'") for word in _KEY_VALUE.findall(url)}
     pieces: list[str] = []
@@ -57,5 +57,5 @@ def secrets_of(url: str) -> list[str]:
     # Numbers are ports.
     found |= {piece for piece in pieces if not piece.isdigit()}
     found |= {unquote(word) for word in found}
-    # A message that lacks the user's name helps nobody, and that the password is the same cannot be told from it.
+    # A message without the user's name helps nobody, and nothing in it shows that the password is the same.
     return [url, *sorted(found - {user}, key=len, reverse=True)]

@@ -1,4 +1,4 @@
-"""One request for locks, checked: a context and strategies, turned into what the protocol needs."""
+"""One checked request for locks: a context and strategies, turned into what the protocol needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: All strategies, in the order in which locks are taken; they are freed in the opposite one.
 STRATEGIES: tuple[Strategy, ...] = ("schedule", "lease")
-#: A strategy of its own: one advisory lock, no table.
+#: The strategy that is never combined: one advisory lock, no table.
 ADVISORY: Strategy = "advisory"
 #: Bytes that PostgreSQL keeps of an application_name (NAMEDATALEN - 1).
 NAME_LENGTH = 63
@@ -32,7 +32,7 @@ NAME_LENGTH = 63
 def normalize_strategies(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
     """The strategies in the order in which locks are taken, each once.
 
-    None at all, an unknown one, or a bare string is a ``ConfigurationError``: never an unlocked run.
+    Raises ``ConfigurationError`` for no strategy, an unknown one, or a bare string, so that nothing runs unlocked.
     """
     if isinstance(strategies, (str, bytes)) or not isinstance(strategies, Iterable):
         raise ConfigurationError('strategies must be a sequence such as ("schedule", "lease"), not a bare string')
@@ -49,7 +49,7 @@ def normalize_strategies(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]
 
 
 class Request:
-    """One acquisition, checked and not yet begun. No connection is opened here."""
+    """One acquisition, checked and not begun yet. No connection is opened here."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Request:
         jitter: bool = False,
         recorded: str | None = None,
     ) -> None:
-        """``supervised``: a command will be stopped on a loss, which must fit in before the row ends.
+        """``supervised``: a command runs under the locks; on a loss it must be stopped before the row expires.
 
         ``recorded``: what runs under the locks, for the journal; None: nothing is recorded.
         """
@@ -96,8 +96,8 @@ class Request:
     def shares(self) -> bool:
         """Whether the locks share their connection with other locks of this process.
 
-        Those of a command have their own; an advisory lock is its connection's transaction; and what a journal costs
-        is not to delay the locks of others.
+        The locks of a command have their own connection. An advisory lock is the transaction of its connection. And a
+        slow journal must not delay the locks of others.
         """
         records = self._recorded is not None and bool(self.context.journal_parts)
         return not (self._supervised or self._advisory or records)
@@ -128,15 +128,15 @@ class Request:
         return self._surroundings.threads(self.database, self.context, shares=self.shares)
 
     def make_tasks(self) -> Any:
-        """A driver for the event loop that runs."""
+        """A driver for the running event loop."""
         return self._surroundings.tasks(self.database, self.context, shares=self.shares)
 
     def begin(self, started: float | None = None) -> Acquisition:
-        """The acquisition, once. ``started``: when the process started, by ``drivers.clock``."""
+        """Makes the acquisition; can be called once. ``started``: when the process started, by ``drivers.clock``."""
         if self._process is not None:
             raise DislockError("this lock object was entered before: make a new one for each use")
         if surroundings.current() is not self._surroundings:
-            # A test that means the in-memory table must not lock a real one, nor the other way round.
+            # A test that means the in-memory table must not lock a real one, and vice versa.
             raise DislockError("this lock object was made on the other side of dislock.testing.in_memory()")
         self._process = os.getpid()
         context = self.context
@@ -183,7 +183,7 @@ class Request:
     def _delay(self) -> float:
         longest = self.context.jitter_max_seconds if self._jitter else 0.0
         if longest and self._schedule:
-            # Beyond that a start would reach into the next tick.
+            # With a longer delay the start would fall into the next tick.
             longest = min(
                 longest,
                 self._schedule.jitter_cap(
@@ -201,21 +201,21 @@ class Request:
 
 
 def _zone_of_the_host() -> str | None:
-    """The variable of libpq by which this host gives sessions a zone of their own (the command line removes them)."""
+    """The variable of libpq that sets the time zone of sessions of this host (the command line removes them)."""
     if os.environ.get("PGTZ"):
         return "PGTZ"
     return "PGOPTIONS" if "timezone" in os.environ.get("PGOPTIONS", "").lower() else None
 
 
 def name_of(function: object) -> str:
-    """A function for the journal."""
+    """A function's name for the journal."""
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def refuse_deferred(function: object, alternative: str, result: object = None) -> None:
-    """Refuses to guard what runs only after its call has returned: the locks would be free by then.
+    """Raises ``ConfigurationError`` for a function whose body runs after its call: the locks would be free by then.
 
-    That an ordinary function is one around a coroutine function shows only in its result.
+    Whether an ordinary function wraps a coroutine function shows only in its ``result``.
     """
     import inspect
 

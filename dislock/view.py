@@ -21,9 +21,9 @@ class View(Generic[Event]):
 
     @property
     def fencing_token(self) -> int:
-        """Rises strictly with each acquisition of the lease: what the work writes to can refuse smaller ones.
+        """Rises with each acquisition of the lease: a system that stores it can refuse a writer with a smaller one.
 
-        Microseconds since 1970 by the database's clock at the acquisition. With a slot alone it assumes that this
+        Microseconds since 1970 by the database's clock at the acquisition. With a slot alone it rises only if this
         clock is not set back. Raises ``DislockError`` with the strategy advisory, which has none.
         """
         if self._acquisition.token is None:
@@ -48,6 +48,6 @@ class View(Generic[Event]):
     def check(self) -> None:
         """Raises ``LeaseLostError`` if the lease is lost, except under ``LeaseLossPolicy.CONTINUE``.
 
-        For the safe points of a long block: nothing interrupts it from outside. Does nothing without a lease.
+        Call it at the safe points of a long block, which nothing else interrupts. Does nothing without a lease.
         """
         self._acquisition.check()

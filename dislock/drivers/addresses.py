@@ -1,4 +1,4 @@
-"""The servers behind one name: looked up anew for each connection, and tried one by one."""
+"""The addresses of one name: looked up for each connection, and tried one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Parameters = dict[str, str]
 
 
 def is_name(parameters: Parameters) -> bool:
-    """Whether the host has to be looked up: it is neither a socket nor an address, and no address is given for it."""
+    """Whether the host must be looked up: it is neither a socket nor an address, and ``hostaddr`` is not set."""
     host = parameters.get("host", "")
     if host == "" or host[0] in "/@" or parameters.get("hostaddr"):
         return False
@@ -25,9 +25,9 @@ def is_name(parameters: Parameters) -> bool:
 
 
 def addresses(parameters: Parameters) -> list[Parameters]:
-    """One set of parameters for each address of a name, which they keep for TLS. Blocks, for any time.
+    """One set of parameters for each address of a name. They keep the name, for TLS. Can block for any time.
 
-    libpq tries the next address only when one refuses. A server that does not answer would stop it there.
+    libpq tries the next address only if one refuses. It would not get past a server that does not answer.
     """
     host = parameters["host"]
     try:
@@ -41,14 +41,14 @@ def addresses(parameters: Parameters) -> list[Parameters]:
 
 
 def shares(candidates: Sequence[Parameters], by: float) -> Iterator[tuple[Parameters, float]]:
-    """Each with the moment by which it must have answered: an equal share of the time that is left by then."""
+    """Each with the moment by which it must have answered: an equal share of the time that is left."""
     for index, parameters in enumerate(candidates):
         now = clock()
         yield parameters, now + (by - now) / (len(candidates) - index)
 
 
 def failure_at(name: str, parameters: Parameters, answer: Answer) -> Failure:
-    """What went wrong at one address of several, which it names; libpq's text does so only with newer psycopgs."""
+    """The failure at one of several addresses, with the address: libpq's text has it only with newer psycopg."""
     address = parameters["hostaddr"]
     if not isinstance(answer, Failed):
         return silent(f"{name} at {address}")

@@ -1,4 +1,4 @@
-"""The driver for asyncio: the same steps, carried out by tasks of the running event loop."""
+"""The driver for asyncio: tasks of the running event loop carry out the same steps."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ T = TypeVar("T")
 
 
 class Leave:
-    """A request to leave, for one run of a protocol; to be used in the loop in which the run waits."""
+    """A request to leave, for one run of a protocol. Use it in the loop in which the run waits."""
 
     def __init__(self) -> None:
         self.requested = False
         self._waiter: asyncio.Future[None] | None = None
 
     def request(self) -> None:
-        """Makes the run that was given this come to its end."""
+        """Asks the run that has this object to end."""
         self.requested = True
         self.wake()
 
     def wake(self) -> None:
-        """Makes the run look at the clock and at what it was told."""
+        """Makes the run look at the clock and at this request again."""
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)
 
     def waiter(self) -> asyncio.Future[None]:
-        """Done at the next request. A future and not a task: nothing is left behind in the loop."""
+        """A future that is done at the next request. A task would be left behind in the loop."""
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
@@ -81,7 +81,7 @@ class Tasks:
         return await self.run(steps, leave)
 
     async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
-        """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
+        """Runs a protocol to its end. A cancellation is a request to leave; it is raised when the run has ended."""
         run = _Run(leave or Leave(), self._clock)
         try:
             step = next(steps)
@@ -118,7 +118,7 @@ class Tasks:
             candidates = lookup.result()
         for candidate, by in shares(candidates, step.by):
             task = _start(_connected(options(candidate, by - clock())))
-            # Told to leave, it has a moment to come about, because then it can be closed in order.
+            # After a request to leave it has a moment to finish, because an open connection can be closed in order.
             await run.wait(task, by, linger=GOODBYE)
             if not task.done():
                 task.cancel()
@@ -138,7 +138,7 @@ class Tasks:
         return Failed(together(failures), answer.leave)
 
     def _unreached(self, work: asyncio.Future[Any], run: _Run) -> Failed | Unanswered:
-        """What it means that a look-up or a connection did not come about."""
+        """The answer if a look-up or a connection has failed or has not finished."""
         if not work.done():
             work.cancel()
             return Unanswered(run.told())
@@ -170,7 +170,7 @@ class Tasks:
             await self._abandon(connection, task, run)
             return Unanswered(run.told())
         if task.cancelled():
-            # By whoever cancels all tasks of the loop. What became of the statement nobody knows.
+            # The program has cancelled all tasks of the loop. What happened to the statement is unknown.
             self._connection = None
             connection.pgconn.finish()
             return Unanswered(run.told())
@@ -208,10 +208,10 @@ class Tasks:
         return Done(leave=run.told())
 
     async def _abandon(self, connection: psycopg.AsyncConnection[Any], task: asyncio.Task[Any], run: _Run) -> None:
-        # What this does to the task is no error of the server, and asyncio logs an error that nobody has asked for.
+        # The task ends with an error that is not the server's, and asyncio logs an error that nobody has retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # Cancelling a task that waits for an answer makes psycopg ask the server to cancel the statement, for up to
-        # five seconds. The end of its socket ends it at once.
+        # If its task is cancelled, psycopg spends up to five seconds on asking the server to cancel the statement. The
+        # end of the socket ends the task at once.
         with suppress(psycopg.Error):
             sever(connection.fileno())
         await run.wait(task, clock() + GOODBYE)
@@ -239,7 +239,7 @@ class Tasks:
 
 
 class _Run:
-    """What one run of a protocol has been told meanwhile."""
+    """The requests to one run of a protocol."""
 
     def __init__(self, leave: Leave, now: Callable[[], float]) -> None:
         self.leave = leave
@@ -254,7 +254,7 @@ class _Run:
     async def wait(self, task: asyncio.Future[Any] | None, until: float, linger: float | None = None) -> None:
         """Waits for the task, until the moment, or for ``linger`` seconds after a request to leave.
 
-        Without a task the request itself ends the waiting; with a task and ``linger=None`` requests change nothing.
+        Without a task the request ends the waiting at once. With a task and ``linger=None`` a request changes nothing.
         """
         while task is None or not task.done():
             if self.leave.requested and (task is None or linger is not None):
@@ -281,7 +281,7 @@ async def _connected(parameters: dict[str, Any]) -> psycopg.AsyncConnection[Any]
 
 
 def _forget(task: asyncio.Future[Any]) -> None:
-    """Frees what a cancelled attempt to connect still refers to: libpq closes its socket when nobody does."""
+    """Drops what a cancelled attempt to connect still refers to: libpq closes its socket only after that."""
     try:
         task.result()
     except asyncio.CancelledError as cancelled:

@@ -1,4 +1,4 @@
-"""How every connection is opened, and how one that does not answer is ended."""
+"""How every connection is opened, and how a connection that does not answer is ended."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ GOODBYE = 0.5
 
 
 def options(parameters: dict[str, str], seconds: float) -> dict[str, Any]:
-    """The parameters of every connection: no BEGIN and COMMIT around a statement, and nothing prepared on the server,
-    so that every mode of a pooler works. libpq's time limit only bounds how long an abandoned attempt lives.
+    """The parameters of a connection that is given up after ``seconds``.
+
+    Statements are sent without BEGIN and COMMIT, and nothing is prepared on the server, so that every mode of a pooler
+    works. libpq's own time limit only bounds how long an abandoned attempt lives.
     """
     limit = {} if "connect_timeout" in parameters else {"connect_timeout": str(max(2, int(seconds) + 1))}
     return {**parameters, **limit, "autocommit": True, "prepare_threshold": None}
@@ -30,12 +32,12 @@ def options(parameters: dict[str, str], seconds: float) -> dict[str, Any]:
 def check_server(connection: BaseConnection[Any]) -> None:
     """Raises ``NotSupportedError`` for a server that cannot hold a lock, by what it reported while connecting.
 
-    Slots and leases are measured by the server's clock, and a database on many machines has many. A server that does
-    not report its version (some poolers do not pass it on) is left to the first statement.
+    Slots and leases follow the server's clock, and a database on many machines has many clocks. If a server does not
+    report its version (some poolers do not pass it on), the first statement shows whether it fits.
     """
     info = connection.info
     said = info.parameter_status("server_version") or ""
-    # Only the names of its hosts tell Aurora DSQL from PostgreSQL 16.
+    # Aurora DSQL differs from PostgreSQL 16 only in the names of its hosts.
     marks = {
         "CockroachDB": info.parameter_status("crdb_version"),
         "YugabyteDB": "-YB-" in said,
@@ -48,19 +50,19 @@ def check_server(connection: BaseConnection[Any]) -> None:
 
 
 def decline_signals() -> None:
-    """Leaves signals to the program's other threads: a handler must not wait for a thread that waits for a server."""
+    """Blocks all signals in this thread, so that no handler waits for a thread that waits for a server."""
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def sever(descriptor: int) -> None:
-    """Shuts a connection's socket down, which wakes whoever waits for its answer."""
+    """Shuts down a connection's socket, which wakes the thread that waits for an answer."""
     with suppress(OSError), socket.socket(fileno=socket.dup(descriptor)) as double:
         double.shutdown(socket.SHUT_RDWR)
 
 
 def take_news(connection: PGconn) -> None:
-    """Reads what came on an idle connection; raises ``OperationalError`` if that is its end."""
+    """Reads what came on an idle connection. Raises ``OperationalError`` if the connection has ended."""
     from psycopg import OperationalError
     from psycopg.pq import ConnStatus
 

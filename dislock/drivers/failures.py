@@ -1,4 +1,4 @@
-"""What an error of a connection or a statement means for a lock: one line without secrets, and what to do about it."""
+"""Explains an error of a connection or a statement: one line without secrets, with what to do about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_HOST = "a host that cannot exist: a part between its dots is empty or too lon
 
 
 def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[str], *, broken: bool) -> Failure:
-    """What an error of a connection or a statement means: one line without secrets, with what to do about it."""
+    """The failure that an error of a connection or a statement means for a lock."""
     said = " ".join(str(error).split()) or type(error).__name__
     text = blot_out(said, secrets)
     state = getattr(error, "sqlstate", None)
@@ -29,17 +29,17 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
     if isinstance(error, UnicodeError):
         # Python raises it when it encodes the name of a host, and does not say which host.
         return Failure(f"the database URL names {NO_HOST}", permanent=True, broken=broken)
-    # A pooler reports its own refusals as violations of the protocol.
+    # A pooler reports its own refusals as protocol violations (08P01).
     if state in (None, "08P01") and (advice := next((a for p, a in _CONNECTING if re.search(p, said)), None)):
         return Failure(f"{text}: {advice}", permanent=True, broken=broken)
-    # A wrong statement or value stays wrong.
+    # Trying again does not help with a wrong statement or value.
     permanent = isinstance(error, (ProgrammingError, DataError, IntegrityError, NotSupportedError))
     return Failure(text, permanent=permanent, broken=broken)
 
 
 def explain_journal(error: BaseException, secrets: Sequence[str], *, broken: bool) -> Failure:
-    """What an error of a statement about the journal means: nothing for a lock, so it is only told."""
-    # Without the line of SQL that the server quotes.
+    """The failure of a statement about the journal. It never affects a lock, so it is only reported."""
+    # The primary message does not quote the SQL.
     primary = error.diag.message_primary if isinstance(error, Error) else None
     said = " ".join((primary or str(error)).split()) or type(error).__name__
     hint = _JOURNAL_ADVICE.get(getattr(error, "sqlstate", None) or "", "")
@@ -47,10 +47,10 @@ def explain_journal(error: BaseException, secrets: Sequence[str], *, broken: boo
 
 
 def about_journal(error: BaseException, table_parts: Sequence[str], journal_parts: Sequence[str]) -> bool:
-    """Whether the server refuses the journal and not the lock table. It names one of the two, in any language."""
+    """Whether the server refuses the journal and not the lock table: its message names one of them, in any language."""
     if not journal_parts or not isinstance(error, Error) or error.sqlstate not in ("42P01", "42501"):
         return False
-    # Where a privilege is missing, without the schema.
+    # The message about a missing privilege names the table without its schema.
     from_part = 0 if error.sqlstate == "42P01" else -1
     journal, table = ".".join(journal_parts[from_part:]), ".".join(table_parts[from_part:])
     said = error.diag.message_primary or ""
@@ -58,7 +58,7 @@ def about_journal(error: BaseException, table_parts: Sequence[str], journal_part
 
 
 def _quoted(name: str) -> str:
-    """A name as it has to be written in SQL to mean itself."""
+    """A name as it must be written in SQL."""
     if re.fullmatch("[a-z_][a-z0-9_]*", name):
         return name
     escaped = name.replace('"', '""')
@@ -67,7 +67,7 @@ def _quoted(name: str) -> str:
 
 _CREATE = "CREATE TABLE {table} (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
 _WANTED = "the lock table needs " + _CREATE.replace("CREATE TABLE {table} ", "")
-# A search_path may be empty, and the table be there.
+# The table may exist in a schema that is not on the search_path.
 _BY_SEARCH_PATH = ("a schema of this session's search_path", "the schema that it is in, as schema.table")
 _JOURNAL_ADVICE = {
     "42P01": ": --init creates it",
@@ -96,17 +96,17 @@ _ADVICE = {
     "42809": "{table} is not a table ({text})",
     _LOCK_TIMEOUT: "another transaction has locked the table {table} or the row, see pg_locks ({text})",
 }
-# Where the text of an error says more than its SQLSTATE.
+# For errors whose text says more than their SQLSTATE.
 _CLOSER = {
     ("0A000", "cross-database"): "the table name {table} does not fit this database ({text})",
     ("42703", "tableoid"): "{table} is a view: the lock table must be a table",
     ("42501", "row-level security"): "the row-level security of the table {table} keeps this role from its rows "
     "({text}): it needs a policy for all of them",
 }
-# A server that is read-only may be promoted a moment later, and a lock may be released.
+# A read-only server may soon be promoted, and a lock may be released.
 _PERMANENT = _ADVICE.keys() - {"25006", _LOCK_TIMEOUT}
-# libpq gives no SQLSTATE for a connection that was refused, only a text: the server's, a pooler's, or its own. These
-# are known not to pass. Any other text, a translated one too, is tried until there is no time left, and then printed.
+# libpq gives no SQLSTATE for a refused connection, only a text: the server's, a pooler's, or its own. For these texts
+# trying again does not help. After any other text, also a translated one, it is tried again while there is time.
 _URL = "check the database URL"
 _USER = "check the user and the password"
 _DATABASE = "check the database's name in the database URL"

@@ -1,4 +1,4 @@
-"""A server in this process, for tests of code that uses locks: tables, advisory locks, a clock that can be moved."""
+"""A server in this process, for tests of code that uses locks: tables, advisory locks, and a movable clock."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from dislock.protocol.advisory_statements import (
 from dislock.protocol.statements import ClaimLease, rows_of
 from dislock.protocol.steps import Execute
 
-#: What one microsecond is in seconds; moments of the server are whole ones, as PostgreSQL's are.
+#: One microsecond in seconds; the server counts in whole microseconds, as PostgreSQL does.
 MICRO = 1e-6
 #: Seconds that ``settle`` waits for the threads that renew.
 SETTLE = 1.0
 
 
 class Driver(Protocol):
-    """What the server wakes when its clock was moved or a lock has changed hands."""
+    """What the server wakes after its clock was moved or a lock got another holder."""
 
     session: Session | None
 
     def wake(self) -> None:
-        """Looks at the clock and at its session again; from any thread."""
+        """Makes it look at the clock and at its session again. May be called from any thread."""
 
     def settled(self) -> bool:
-        """Whether its renewals have taken in what has changed, as far as that can be waited for."""
+        """Whether its renewals have seen what has changed, as far as one can wait for that."""
 
 
 class Session:
@@ -51,7 +51,7 @@ class Session:
         #: The last lease that it took, and whether somebody has changed it.
         self.lease: str | None = None
         self.disturbed = False
-        #: It was ended by the server.
+        #: The server has ended it.
         self.broken = False
         #: Seconds that it waits for an advisory lock.
         self.patience = 0.0
@@ -66,14 +66,14 @@ class Locked(NamedTuple):
 
 
 class MemoryServer:
-    """Carries out statements at once. From any thread."""
+    """Carries out statements at once. May be used from any thread."""
 
     def __init__(self, starts: float | None = None) -> None:
-        """``starts``: seconds since 1970 that its clock shows first; None: those of this machine."""
-        # Re-entrant: a signal handler may use a lock in the midst of it.
+        """``starts``: what its clock shows first, in seconds since 1970; None: the time of this machine."""
+        # Re-entrant, because a signal handler may use a lock while its thread holds this one.
         self._guard = threading.RLock()
         self._tables: dict[tuple[str, ...], Table] = {}
-        #: Who holds each advisory lock, and who waits for it after that.
+        #: For each advisory lock, its holder and then those who wait for it.
         self._queues: dict[int, deque[Session]] = {}
         self._drivers: WeakSet[Driver] = WeakSet()
         self._ahead = 0.0
@@ -83,7 +83,7 @@ class MemoryServer:
     # Time
 
     def clock(self) -> float:
-        """Seconds, as ``drivers.clock``, and as far ahead as it was moved."""
+        """Seconds, as ``drivers.clock``, plus the time by which the clock was moved."""
         return clock() + self._ahead
 
     def wall(self) -> float:
@@ -91,32 +91,32 @@ class MemoryServer:
         return self._epoch + self.clock()
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock, and has everybody look at it."""
+        """Moves the clock and wakes all drivers."""
         with self._guard:
             self._ahead += seconds
         self.wake()
 
     def _now(self) -> int:
-        # Each statement has a moment of its own, with room for the end that the release before it has written.
+        # Each statement has its own moment, and there is room for the end that the previous release wrote.
         self._last = max(round(self.wall() / MICRO), self._last + 2)
         return self._last
 
     # Drivers
 
     def register(self, driver: Driver) -> None:
-        """Has a driver woken when something changes, as long as it lives."""
+        """Makes the server wake this driver when something changes, as long as the driver exists."""
         with self._guard:
             self._drivers.add(driver)
 
     def wake(self) -> None:
-        """Wakes everybody. Never called with the guard held, which a driver takes when it looks."""
+        """Wakes all drivers. Never called while the guard is held, because a driver takes the guard."""
         with self._guard:
             drivers = list(self._drivers)
         for driver in drivers:
             driver.wake()
 
     def settle(self) -> None:
-        """Waits until threads that renew have taken in what has changed."""
+        """Waits until the threads that renew have seen what has changed, for at most ``SETTLE`` seconds."""
         with self._guard:
             drivers = list(self._drivers)
         end = clock() + SETTLE
@@ -126,7 +126,7 @@ class MemoryServer:
     # Statements
 
     def execute(self, session: Session, step: Execute) -> tuple[object, ...]:
-        """The rows of a statement, as the named tuples that answer it; a journal is not kept."""
+        """The rows of a statement, as the named tuples that answer it. No journal is kept."""
         if step.journal:
             return ()
         statement = step.statement
@@ -160,7 +160,7 @@ class MemoryServer:
         return ()
 
     def queue(self, session: Session, statement: Queue) -> None:
-        """Waits for an advisory lock: ``holds`` says when it is the session's."""
+        """Queues the session for an advisory lock; ``holds`` says when it has the lock."""
         with self._guard:
             self._queues.setdefault(statement.key, deque()).append(session)
 
@@ -186,7 +186,7 @@ class MemoryServer:
     # For the test
 
     def locked(self) -> list[Locked]:
-        """The rows that have not ended, and the advisory locks."""
+        """The rows that have not expired, and the advisory locks."""
         with self._guard:
             now = self._now()
             rows = [
@@ -198,7 +198,7 @@ class MemoryServer:
             return rows + [Locked(queue[0].lock_key, queue[0].owner, None) for queue in self._queues.values()]
 
     def seize(self, key: str, owner: str, seconds: float) -> bool:
-        """Has somebody else take the row of that key in all tables where somebody holds it; whether there was one."""
+        """Gives the row of that key to ``owner`` in every table where somebody holds it. Whether there was one."""
         found = False
         with self._guard:
             now = self._now()
@@ -215,7 +215,7 @@ class MemoryServer:
         return found
 
     def cut(self, key: int) -> bool:
-        """Ends the session that holds an advisory lock; whether there was one."""
+        """Ends the session that holds an advisory lock. Whether there was one."""
         with self._guard:
             queue = self._queues.get(key)
             if not queue:

@@ -36,7 +36,7 @@ ENDED = Failure("the server ended the connection", broken=True)
 
 
 class InMemory(Surroundings):
-    """Those of a server in this process. No lock shares a connection, because there is none to spare."""
+    """The clocks and drivers of a server in this process. It has no connections, so no locks share one."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
@@ -50,7 +50,7 @@ class InMemory(Surroundings):
 
 
 class _Client:
-    """What both drivers know of the server."""
+    """What both drivers share."""
 
     def __init__(self, server: MemoryServer, database: Database, context: LockContext) -> None:
         self._server, self._context = server, context
@@ -72,7 +72,7 @@ class _Client:
         return self.session is not None and self.session.broken
 
     def _hurried(self) -> bool:
-        """Whether it is of no use to wait on: somebody has changed the lease, and its next renewal will tell."""
+        """Whether the wait should end early: somebody has changed the lease, and its next renewal will notice."""
         return self.session is not None and self.session.disturbed
 
     def _calm(self) -> None:
@@ -87,7 +87,7 @@ class _Client:
         return Done(self._server.execute(self.session, step), leave())
 
     def _line_up(self, statement: Queue) -> tuple[float, Callable[[], bool]]:
-        """Queues for an advisory lock: until when, and whether it has it or the connection has ended."""
+        """Queues for an advisory lock. Returns until when, and a test for the end of the wait."""
         session = self.session
         assert session is not None
         self._server.queue(session, statement)
@@ -110,7 +110,7 @@ class MemoryThreads(_Client, threads.Threads):
         threads.Threads.__init__(self, database, context.table_parts)
         self._clock = server.clock
         self._keeper: threading.Thread | None = None
-        #: Until when the thread that renews has nothing to do.
+        #: Until this moment the thread that renews has nothing to do.
         self._rests_until = float("-inf")
         _Client.__init__(self, server, database, context)
 
@@ -172,7 +172,7 @@ class MemoryTasks(_Client, aio.Tasks):
         aio.Tasks.__init__(self, database, context.table_parts)
         self._clock = server.clock
         self._loop = asyncio.get_running_loop()
-        #: The runs that wait, what each waits for, and how it hears that it is there.
+        #: The runs that wait, with what each waits for and the future that ends its wait.
         self._waiting: dict[aio._Run, tuple[Callable[[], bool], asyncio.Future[None]]] = {}
         _Client.__init__(self, server, database, context)
 
@@ -181,7 +181,7 @@ class MemoryTasks(_Client, aio.Tasks):
             self._loop.call_soon_threadsafe(self._look)
 
     def settled(self) -> bool:
-        # Whoever asks may stand in the way of the loop.
+        # The caller may block the loop, so nobody can wait for it.
         return True
 
     def _look(self) -> None:
@@ -193,7 +193,7 @@ class MemoryTasks(_Client, aio.Tasks):
     async def _until(self, run: aio._Run, until: float, done: Callable[[], bool], linger: float = 0.0) -> None:
         news: asyncio.Future[None] = self._loop.create_future()
         self._waiting[run] = (done, news)
-        # Also gives the other tasks of the loop their turn, as a connection does.
+        # Also lets other tasks of the loop run, as a real connection does.
         self._loop.call_soon(self._look)
         await run.wait(news, until, linger=linger)
         del self._waiting[run]

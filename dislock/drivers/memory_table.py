@@ -1,22 +1,22 @@
-"""What PostgreSQL does with the statements of ``protocol.statements``, as values: the SQL, clause by clause.
+"""What PostgreSQL does with the statements of ``protocol.statements``: the SQL, clause by clause, as Python.
 
 The engine of ``dislock.testing`` and of the simulation.
 
-A statement has two moments. At its start it takes its snapshot; where it needs a row that another transaction has
-locked, it waits, and then decides anew on the newest version of the row, at that later moment. Which of its clauses
-belong to which moment follows READ COMMITTED:
+A statement has two moments. At its start it takes its snapshot. If it needs a row that another transaction has locked,
+it waits, and then decides again on the newest version of the row, at that later moment. Which clause belongs to which
+moment follows from READ COMMITTED (https://www.postgresql.org/docs/current/transaction-iso.html):
 
-- ``INSERT ... ON CONFLICT DO UPDATE`` computes what it would insert at the start, locks the row that is in its way
-  whether or not its ``WHERE`` holds, and evaluates ``WHERE`` and ``SET`` when it has the lock. A row that has gone
-  meanwhile is inserted with the values of the start.
-- ``UPDATE`` evaluates its ``WHERE`` and its ``SET`` on the snapshot first: without a match it never waits. With one it
-  waits for the lock. A row that was only locked, or whose change was undone, is then changed without another look, so
-  what ``clock_timestamp()`` said at the start counts. On a row that was changed both are evaluated again. A row that
-  was deleted, even if another took its place, is none.
+- ``INSERT ... ON CONFLICT DO UPDATE`` computes at the start what it would insert. It locks the row that is in its way,
+  whether or not its ``WHERE`` holds, and evaluates ``WHERE`` and ``SET`` when it has the lock. If the row is gone by
+  then, it inserts the values of the start.
+- ``UPDATE`` first evaluates its ``WHERE`` and its ``SET`` on the snapshot. Without a match it never waits. With a match
+  it waits for the lock. If the row was only locked, or its change was undone, the row is then changed without another
+  look, so the ``clock_timestamp()`` of the start counts. If the row was changed, both clauses are evaluated again. If
+  it was deleted, it is not updated, even if another row took its place.
 - The reading part of ``MoveExpiry`` and of ``FreeAndSeal`` shows the snapshot, and the time of the start.
-- ``FreeAndSeal`` first has the lease's row as ``MoveExpiry`` does. Only if it moves that one it locks the slot's row as
-  a claim does, and keeps the first lock while it waits for the second. Both changes are seen at once, or neither.
-- While the wait for a standby lasts, a change is made but seen by nobody, and its row stays locked.
+- ``FreeAndSeal`` first locks the lease's row as ``MoveExpiry`` does. Only if it moves that row, it locks the slot's row
+  as a claim does, and keeps the first lock while it waits for the second. Others see both changes at once, or neither.
+- While a change waits for a standby, nobody sees it, and its row stays locked.
 
 ``tests/integration/simulated_model`` compares all of this with a real server.
 """
@@ -41,7 +41,7 @@ Rows = tuple[tuple[Any, ...], ...]
 
 
 class Row:
-    """One row; the object lives as long as the row does, through all its versions."""
+    """One row. The object is the same for all versions of the row."""
 
     __slots__ = ("before", "expire", "holder", "value", "version")
 
@@ -51,7 +51,7 @@ class Row:
         self.version = 0
         #: What others see (value, end, version) while the last change waits for a standby; value None: no row.
         self.before: tuple[str | None, int, int] | None = None
-        #: What whoever watches the table knows of who took it; PostgreSQL knows nothing of that.
+        #: For the watcher of the table: who took the row. PostgreSQL has nothing like it.
         self.holder: Any = None
 
     def change(self, value: str, expire: int) -> None:
@@ -72,31 +72,31 @@ class Call:
         self.version = -1
         self.seen: tuple[str | None, int | None] = (None, None)
         self.slot_seen: tuple[str | None, int | None] = (None, None)
-        #: The row that it waits for, or would lock next.
+        #: The key of the row that it waits for, or would lock next.
         self.wants: str = getattr(statement, "key", "")
-        #: A seal has the lease's row, and whether it moves it.
+        #: Whether a seal moves the lease's row; None: it has no lock on it yet.
         self.moves: bool | None = None
 
 
 class Table:
-    """The lock table. ``took``, ``refused``, ``moved`` and ``seals`` are for whoever watches it."""
+    """The lock table. A watcher overrides ``took``, ``refused``, ``moved`` and ``seals``."""
 
     def __init__(self, zone: str = "UTC") -> None:
         self.zone = zone
         self.rows: dict[str, Row] = {}
 
     def begin(self, call: Call, now: int) -> Rows | None:
-        """Starts a statement: its result, or None if it goes on once it has the lock of its row."""
+        """Starts a statement. Returns its result; None: it goes on when it has the lock of its row."""
         rows: Rows | None = _BEGIN[type(call.statement)](self, call, call.statement, now)
         return rows
 
     def finish(self, call: Call, now: int) -> Rows | None:
-        """Carries on with the lock of the row that it wants; None: it wants another one beside it."""
+        """Goes on with the lock of the row that it wants. None: it also needs the lock of another row."""
         rows: Rows | None = _FINISH[type(call.statement)](self, call, call.statement, now)
         return rows
 
     def took(self, call: Call, row: Row, now: int) -> None:
-        """``call`` made the row its own, or is about to: before ``value`` and ``expire`` change."""
+        """``call`` takes the row; called before ``value`` and ``expire`` change."""
 
     def refused(self, call: Call, row: Row, now: int) -> None:
         """``call`` wanted the row and did not get it."""
@@ -166,7 +166,7 @@ class Table:
         )
 
     def _matches(self, call: Call, statement: MoveExpiry | FreeAndSeal, now: int) -> bool:
-        """Whether the snapshot has a row that is to be moved; its lock is needed then."""
+        """Whether the snapshot has a row that is to be moved, so that its lock is needed."""
         call.begun = now
         if not (found := self.snapshot(statement.key)):
             return False
@@ -175,7 +175,7 @@ class Table:
         return self.is_own(value, expire, statement, now)
 
     def _moves(self, call: Call, statement: MoveExpiry | FreeAndSeal, now: int) -> bool:
-        """With the lock of the row: whether it is to be moved."""
+        """Whether the row is to be moved; called with its lock."""
         row = self.rows.get(statement.key)
         if row is None or row is not call.row:
             return False
@@ -213,7 +213,7 @@ class Table:
         return ((call.begun, 1, *call.seen, sealed, *call.slot_seen),)
 
     def _seal(self, call: Call, statement: FreeAndSeal, now: int) -> int:
-        """With the lock of the slot's row; the lease's has not been moved yet."""
+        """Seals the slot, with the lock of its row. The lease's row is not moved yet."""
         slot = self.rows.get(statement.slot_key)
         if slot is None:
             slot = self.rows[statement.slot_key] = Row("", 0)

@@ -1,4 +1,4 @@
-"""One-off questions to a database: one connection, one transaction, and a deadline over all of it."""
+"""Single questions to a database: one connection, one transaction, and one deadline for everything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Questions:
-    """Answers for one transaction. What goes wrong is raised as ``work`` would see it, and explained by ``ask``."""
+    """The statements of one transaction. They raise psycopg's errors, which the function ``ask`` explains."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], target: str, table: Sequence[str], journal: Sequence[str]
@@ -38,7 +38,7 @@ class Questions:
         return list(rows_of(statement, self._connection.execute(query, parameters(statement)).fetchall()))
 
     def attempt(self, statement: Question) -> list[Any] | None:
-        """The same, or None where this role may not do that; what was done before in the transaction stays."""
+        """The same; None if this role may not do that. What the transaction did before stays."""
         try:
             with self._connection.transaction():
                 return self.ask(statement)
@@ -48,13 +48,13 @@ class Questions:
     def define(self, definition: str, parts: Sequence[str]) -> None:
         """Carries out a definition (DDL) with the name of a table in it."""
         name = psycopg.sql.Identifier(*parts)
-        # Text of this package alone; without parameters nobody looks for placeholders.
+        # Only text of this package; psycopg looks for placeholders only if there are parameters.
         try:
             self._connection.execute(psycopg.sql.SQL(definition).format(table=name))
         except psycopg.errors.InsufficientPrivilege as error:
             raise ConfigurationError(
                 f"this role may not create the table {'.'.join(parts)} ({error.diag.message_primary}): use a role that "
-                "may create tables there, or let one run the SQL that --schema prints"
+                "may create tables there, or let such a role run the SQL that --schema prints"
             ) from None
 
 
@@ -67,12 +67,12 @@ def ask(
     journal: Sequence[str] = (),
     write: bool = False,
 ) -> T:
-    """Does ``work`` in one transaction with the first server that can be had, within ``seconds``.
+    """Does ``work`` in one transaction with the first server that can be reached, within ``seconds``.
 
-    Raises ``DatabaseUnavailableError``, or ``ConfigurationError`` where trying again cannot help.
+    Raises ``DatabaseUnavailableError``, or ``ConfigurationError`` if trying again does not help.
     """
     attempt = _Attempt(database, work, clock() + seconds, (table, journal), write=write)
-    # A thread of its own, as for locks: looking up a name and the exchange of authentication know no deadline.
+    # A separate thread, as for locks: looking up a name and authentication have no deadline.
     try:
         thread = threading.Thread(target=attempt.run, name="dislock-question", daemon=True)
         thread.start()
@@ -150,7 +150,7 @@ class _Attempt:
     def _ask(self, connection: psycopg.Connection[Any], name: str) -> Any:
         limit = f"{max(1, int((self._by - clock()) * 1000))}ms"
         with connection.transaction():
-            # One moment for all questions: a run that ends between two of them must not look dead.
+            # All questions see the same moment: a run that ends between two of them must not look dead.
             kind = "READ COMMITTED" if self._write else "REPEATABLE READ READ ONLY"
             connection.execute(f"SET TRANSACTION ISOLATION LEVEL {kind}".encode())
             connection.execute(

@@ -1,7 +1,7 @@
-"""The driver for asyncio whose locks share their connections: those of one event loop, on one database and table.
+"""The driver for asyncio whose locks share connections: all locks of one event loop on one database and table.
 
-``Group`` carries out one hub (``protocol.sharing``) in one event loop. Here that is the loop of the program; for
-synchronous code it is the loop of a thread, see ``shared_courier``.
+``Group`` carries out one hub (``protocol.sharing``) in one event loop. Here that is the program's loop; for synchronous
+code it is the loop of a thread, see ``shared_courier``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[Any, ...]
 
 
 def key_of(database: Database, table: list[str]) -> Key:
-    """What locks must have in common to share a connection: all that decides where it leads, but not its name."""
+    """What locks must have in common to share a connection: everything about it except the application name."""
     libpq = sorted(item for item in os.environ.items() if item[0].startswith("PG"))
     targets = [
         tuple(sorted((name, value) for name, value in target.parameters.items() if name != "application_name"))
@@ -39,7 +39,7 @@ def key_of(database: Database, table: list[str]) -> Key:
 
 
 class Group:
-    """A hub, and two drivers for its two lines, in the loop that runs."""
+    """A hub, and two drivers for its two lines, in the running loop."""
 
     def __init__(self, database: Database, table: list[str]) -> None:
         senses = Senses(clock, time.time, random.random, report)
@@ -53,7 +53,7 @@ class Group:
 
     def start(self, line: Line) -> None:
         if os.getpid() != self._process:
-            # A loop that goes on in a forked child is a copy: the connections and the leases are the parent's.
+            # A loop in a forked child is a copy: the connections and the leases are the parent's.
             return
         leave = self._leaves[line] = aio.Leave()
         driver = self._drivers.setdefault(line, self._make_driver())
@@ -67,12 +67,12 @@ class Group:
     def call_at(self, moment: float) -> None:
         if self._alarm:
             self._alarm.cancel()
-        # In slices, because what the loop sleeps on stands still in a suspended machine.
+        # In slices, because the loop's timer stops while the machine is suspended.
         seconds = min(max(0.0, moment - clock()), LONGEST_SLEEP)
         self._alarm = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     async def rest(self) -> None:
-        """Waits until the connections are closed, if nobody needs them any more."""
+        """Waits until the connections are closed, if no lock needs them any more."""
         while self.hub.over and (tasks := set(self._tasks.values())):
             await asyncio.wait(tasks)
 
@@ -106,7 +106,7 @@ class Leave:
         self.told: Callable[[], None] | None = None
 
     def request(self) -> None:
-        """Makes the run that was given this come to its end."""
+        """Asks the run that has this object to end."""
         self.requested = True
         if self.told:
             self.told()
@@ -133,7 +133,7 @@ class SharedTasks:
         return Leave()
 
     async def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
-        """Runs a protocol to its end. Being cancelled is a request to leave; it is raised when the run has ended."""
+        """Runs a protocol to its end. A cancellation is a request to leave; it is raised when the run has ended."""
         return await self._run(steps, leave, keeps=False)
 
     async def keep(self, steps: Steps[T], leave: Leave) -> T:
@@ -158,13 +158,13 @@ class SharedTasks:
         cancelled = await _undisturbed(done, partial(group.hub.request, member))
         cancelled = await self._rest() or cancelled
         if cancelled:
-            # What else it ended with is of no interest any more.
+            # The cancellation hides how the run ended.
             done.exception()
             raise cancelled
         return done.result()
 
     async def close(self) -> None:
-        """Needs no connection any more."""
+        """Says that this lock needs no connection any more."""
         if self._group:
             self._group.hub.leave(self._seat)
             await self._rest()
@@ -187,7 +187,7 @@ def _leave(hub: Hub, member: Member, leave: Leave) -> None:
 
 
 async def _undisturbed(done: asyncio.Future[Any], cancel: Callable[[], None]) -> asyncio.CancelledError | None:
-    """Waits until it is done, however often we are cancelled meanwhile; returns the last cancellation."""
+    """Waits until it is done, however often the task is cancelled meanwhile. Returns the last cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while not done.done():
         try:

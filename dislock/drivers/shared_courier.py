@@ -1,7 +1,7 @@
 """The thread that does the work of all locks of one database and table, for synchronous code.
 
-A daemon thread with an event loop, in which the group of ``shared`` is at work. It begins with the first lock that
-needs it, and ends when there is nothing left to do.
+A daemon thread runs an event loop with the group of ``shared``. It starts with the first lock that needs it, and ends
+when nothing is left to do.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dislock.errors import DatabaseUnavailableError
 
 T = TypeVar("T")
 
-#: No lock guards it: whoever is interrupted by an exception while it has one may keep it for ever.
+#: No lock guards it: a thread that an exception interrupts could keep the lock for ever.
 _couriers: dict[Key, Courier] = {}
-#: What a forked child has from its parent: never used again, and never closed, because the sockets are shared.
+#: A forked child keeps its parent's couriers here: never used again, and never closed, because the sockets are shared.
 _inherited: list[object] = []
 
 
 def _forget() -> None:
-    # The parent's threads are not here.
+    # The parent's threads do not exist in this process.
     _inherited.append(dict(_couriers))
     _couriers.clear()
 
@@ -41,10 +41,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that looks names up in daemon threads: none is kept, and none keeps the program from its end."""
+    """An event loop that looks up names in daemon threads, which never keep the program from ending."""
 
     def __init__(self) -> None:
-        # Not epoll, which a forked child would share.
+        # Not epoll: a forked child would share it.
         super().__init__(getattr(selectors, "PollSelector", selectors.SelectSelector)())
 
     def run_in_executor(self, _executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
@@ -62,7 +62,7 @@ class _Loop(asyncio.SelectorEventLoop):
             result, failure = None, None
             try:
                 result = func(*args)
-            except BaseException as error:  # noqa: BLE001 - handed over to whoever waits for it
+            except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
                 failure = error
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 self.call_soon_threadsafe(settle, result, failure)
@@ -80,14 +80,14 @@ class Courier:
     def __init__(self, key: Key, database: Database, table: list[str]) -> None:
         self._key = key
         self.inbox: deque[Callable[[Courier], None]] = deque()
-        #: To be called once the connections are closed, if nobody needs them.
+        #: Called when the connections are closed, because no lock needs them.
         self.at_rest: list[Callable[[], None]] = []
         self.group = Group(database, table)
-        #: Made in the thread: whoever is interrupted while he starts it leaves nothing to be closed.
+        #: Made in the thread: if the start is interrupted, no loop must be closed.
         self._loop: _Loop | None = None
         self._news = asyncio.Event()
         self.over = False
-        #: Whether others can find it; it does not end before.
+        #: Whether others can find it. It does not end before that.
         self.listed = False
         self._born = clock()
         self.thread = threading.Thread(target=self._serve, name="dislock-leases", daemon=True)
@@ -100,7 +100,7 @@ class Courier:
             raise DatabaseUnavailableError(f"no thread could be started for the lock: {error}") from None
 
     def wake(self) -> None:
-        # Without a loop the thread has not begun, and looks into its inbox first.
+        # Without a loop the thread has not begun; it will first read its inbox.
         if self._loop:
             with suppress(RuntimeError):  # it has just ended
                 self._loop.call_soon_threadsafe(self._news.set)
@@ -110,7 +110,7 @@ class Courier:
             return False
         if _couriers.get(self._key) is self:
             del _couriers[self._key]
-        # Whoever has put something in since then may not have seen that this one is not listed any more.
+        # Another thread may have added something before it saw that this courier is not listed any more.
         if self.inbox and (other := _couriers.setdefault(self._key, self)) is not self:
             while self.inbox:
                 other.inbox.append(self.inbox.popleft())
@@ -149,12 +149,12 @@ def find(key: Key) -> Courier | None:
 
 
 def post(key: Key, database: Database, table: list[str], action: Callable[[Courier], None]) -> Courier:
-    """Has the courier do something in its thread; starts it if need be."""
+    """Makes the courier do something in its thread; starts the thread if necessary."""
     while True:
         courier = _couriers.get(key)
         if courier is None or not courier.thread.is_alive():
             if sys.is_finalizing():
-                raise DatabaseUnavailableError("the interpreter ends, and starts no thread for a lock any more")
+                raise DatabaseUnavailableError("the interpreter is shutting down and starts no thread for a lock")
             if courier:
                 _couriers.pop(key, None)
             fresh = Courier(key, database, table)
@@ -163,6 +163,6 @@ def post(key: Key, database: Database, table: list[str], action: Callable[[Couri
             fresh.listed = True
         courier.inbox.append(action)
         courier.wake()
-        # It may just have ended; what is done twice is done once.
+        # The courier may just have ended; then post it again, which does no harm.
         if _couriers.get(key) is courier:
             return courier

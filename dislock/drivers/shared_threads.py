@@ -1,7 +1,7 @@
-"""The driver for threads whose locks share their connections: all of one process, on one database and table.
+"""The driver for threads whose locks share connections: all locks of one process on one database and table.
 
-The work is done in another thread (``shared_courier``). Here is what the thread that uses the lock does: it hands a run
-of a protocol over, and waits for its end.
+Another thread does the work (``shared_courier``). This module is what the thread with the lock does: it hands over a
+run of a protocol, and waits for its end.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 
 class _Job(Generic[T]):
-    """One run of a protocol in the courier's thread. As a ``threading.Thread`` it is started and joined.
+    """One run of a protocol in the courier's thread. It is started and joined like a ``threading.Thread``.
 
-    Any of this may be interrupted by an exception from a signal handler, between any two instructions. So nothing of
-    it rests on a lock that is held, and what is done twice is done once.
+    An exception from a signal handler may come between any two instructions. So nothing here holds a lock, and every
+    action can be repeated without harm.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class _Job(Generic[T]):
         self._events: deque[Event] = deque()
         self._context = copy_context()
         if not background and not keeps:
-            # Whoever waits logs it: a handler may be slow, or wait for a lock that the waiting thread holds.
+            # The waiting thread logs events: a handler may be slow, or wait for a lock that this thread holds.
             self._context.run(SINK.set, self._tell)
         self._started = False
         self._bell = threading.Lock()
@@ -62,14 +62,14 @@ class _Job(Generic[T]):
         self.error: BaseException | None = None
         self._next: _Job[Any] | None = None
         self.failed: Callable[[BaseException], None] | None = None
-        #: A request to leave that the steps have not heard of.
+        #: A request to leave that was not passed to the steps yet.
         self._asking = leave.requested
         leave.job = self
 
     # In the thread that waits
 
     def start(self) -> None:
-        # First, so that whoever was interrupted in here takes it for started.
+        # First, so that after an interruption the job counts as started.
         self._started = True
         try:
             self._courier = self._driver.post(self._go_on)
@@ -83,7 +83,7 @@ class _Job(Generic[T]):
             self._courier = self._driver.post(self._go_on)
 
     def end_before(self, job: _Job[Any]) -> None:
-        """Ends, and then starts the other one."""
+        """Ends this job, and starts the other one after that."""
         self._next = job
         self.ask_to_leave()
         if self.ended:
@@ -98,9 +98,9 @@ class _Job(Generic[T]):
             self._bell.acquire(timeout=min(remaining, LONGEST_SLEEP))
             self.say()
             if self.is_alive() and self._courier and self._courier.over:
-                raise DislockError("the thread of the leases has ended")
+                raise DislockError("the thread that renews the leases has ended")
             if sys.is_finalizing():
-                raise DislockError("the interpreter ends, and its other threads have stopped")
+                raise DislockError("the interpreter is shutting down, and its other threads have stopped")
 
     def say(self) -> None:
         while self._events:
@@ -108,7 +108,7 @@ class _Job(Generic[T]):
                 report(self._events.popleft())
 
     def wait_for_the_thread(self) -> None:
-        """A moment for the thread to be gone, if this was the last that it had to do."""
+        """Waits a moment for the thread to end, if this was its last job."""
         end, courier = clock() + GOODBYE, self._courier
         while courier and courier.thread.is_alive() and courier.group.hub.over and clock() < end:
             courier.thread.join(0.01)
@@ -147,7 +147,7 @@ class _Job(Generic[T]):
         self._wake_waiter()
 
     def _wake_waiter(self) -> None:
-        with suppress(RuntimeError):  # it rings already
+        with suppress(RuntimeError):  # it was released already
             self._bell.release()
 
 
@@ -178,16 +178,16 @@ class SharedThreads:
 
     @property
     def waits_in_vain(self) -> bool:
-        """Whether this is the thread that would have to do what is waited for."""
+        """Whether a wait would never end, because this very thread would have to do the work."""
         courier = find(self._key)
         return courier is not None and courier.thread is threading.current_thread()
 
     def can_go_on(self, steps: Steps[Any]) -> bool:
-        """Whether a run of the steps that was interrupted can be run again."""
+        """Whether an interrupted run of the steps can be continued."""
         return steps.gi_frame is not None  # type: ignore[attr-defined] # typing's Generator is more than a real one
 
     def request(self, leave: SharedLeave) -> None:
-        """Makes the run that was given ``leave`` come to its end; from any thread."""
+        """Asks the run that has ``leave`` to end. May be called from any thread."""
         leave.requested = True
         if leave.job:
             leave.job.ask_to_leave()
@@ -195,11 +195,11 @@ class SharedThreads:
     def run(self, steps: Steps[T], leave: SharedLeave | None = None) -> T:
         """Runs a protocol to its end.
 
-        An exception that interrupts the waiting (KeyboardInterrupt) is a request to leave, and raised at the end.
+        An exception that interrupts the wait (KeyboardInterrupt) is a request to leave, and is raised at the end.
         """
         before, interrupt = self._job, None
         if before and before.is_alive():
-            # It was interrupted in the midst of its waiting.
+            # The wait for it was interrupted.
             before.ask_to_leave()
             before.join()
         job: _Job[T] = _Job(self, steps, leave or SharedLeave())
@@ -222,7 +222,7 @@ class SharedThreads:
         return job.result  # type: ignore[return-value] # without an error it is what the protocol returned
 
     def run_later(self, steps: Steps[Any], keeper: _Job[Any] | None, _leave: SharedLeave) -> None:
-        """Has the steps run once the keeper has ended, without waiting for it."""
+        """Runs the steps when the keeper has ended. Does not wait for that."""
         job: _Job[Any] = _Job(self, steps, SharedLeave(), background=True)
         if keeper and keeper.is_alive():
             keeper.end_before(job)
@@ -230,9 +230,9 @@ class SharedThreads:
             job.start()
 
     def keeper(self, steps: Steps[Any], leave: SharedLeave, failed: Callable[[BaseException], None]) -> _Job[Any]:
-        """What runs the steps beside the program once it is started; to be joined when it was requested to leave.
+        """A job that runs the steps in the background. Start it; join it after a request to leave.
 
-        ``failed`` is called with the error that it ended with, if there is one.
+        ``failed`` is called with its error, if it ends with one.
         """
         job = _Job(self, steps, leave, keeps=True)
         job.failed = failed

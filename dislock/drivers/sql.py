@@ -22,10 +22,10 @@ def compose(
 
 
 def _name(parts: Sequence[str]) -> sql.Composable:
-    # psycopg looks for placeholders in the finished text, also within a quoted name.
+    # psycopg looks for placeholders in the finished text, also inside a quoted name.
     return sql.Identifier(*(part.replace("%", "%%") for part in parts)) if parts else sql.SQL("")
 
 
 def parameters(statement: AnyStatement | Record | Question) -> dict[str, object]:
-    """What the placeholders stand for."""
+    """The values of the placeholders."""
     return statement._asdict()

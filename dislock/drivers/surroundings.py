@@ -1,4 +1,4 @@
-"""Which clocks and drivers a lock gets: those that reach a server, unless a test has put others in their place."""
+"""The clocks and drivers of a lock: those that reach a server, unless a test has replaced them."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _guard = threading.Lock()
 
 
 def current() -> Surroundings:
-    """Those of a lock that is made now, in any thread."""
+    """The surroundings of a lock that is made now, in any thread."""
     return _replaced or _REAL
 
 
 @contextmanager
 def replaced(by: Surroundings) -> Iterator[None]:
-    """Puts others in their place for all locks that are made in the block, in any thread of this process."""
-    global _replaced  # noqa: PLW0603 - a thread that was started before the block is in it, too
+    """Replaces the surroundings of all locks that are made in the block, in any thread of this process."""
+    global _replaced  # noqa: PLW0603 - it also counts for threads that were started before the block
     with _guard:
         if _replaced is not None:
             raise DislockError("dislock.testing.in_memory() is in use already: one block at a time in a process")

@@ -13,7 +13,7 @@ from dislock.drivers.failures import NO_HOST, explain, explain_journal
 from dislock.errors import ConfigurationError
 from dislock.protocol.steps import Failure
 
-#: Where Linux distributions and BSDs keep the certificates that they trust.
+#: Where Linux distributions and BSDs keep their trusted certificates.
 CERTIFICATE_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -22,8 +22,8 @@ CERTIFICATE_FILES = (
     "/etc/ssl/cert.pem",
     "/usr/local/share/certs/ca-root-nss.crt",
 )
-#: A dead peer is noticed within half a minute where the connection string says nothing else, in milliseconds for
-#: tcp_user_timeout and in seconds for the others (https://www.postgresql.org/docs/current/libpq-connect.html).
+#: Unless the connection string says otherwise, a dead peer is noticed within half a minute. tcp_user_timeout is in
+#: milliseconds, the others are in seconds (https://www.postgresql.org/docs/current/libpq-connect.html).
 DEFAULTS = {
     "keepalives_idle": "15",
     "keepalives_interval": "5",
@@ -31,7 +31,7 @@ DEFAULTS = {
     "tcp_user_timeout": "30000",
 }
 _WHOLE_NUMBERS = {*DEFAULTS, "connect_timeout", "keepalives"}
-#: What Prisma, JDBC and other drivers take from a URL, in lower case: words that give no password away.
+#: Parameters that Prisma, JDBC and other drivers read from a URL, in lower case. They reveal no password.
 _OTHERS = (
     *("schema", "currentschema", "connection_limit", "pgbouncer", "pool_timeout", "socket_timeout", "sslaccept"),
     *("charset", "serverversion", "pool", "pool_size", "pool_max_conns", "prepared_statements", "statement_cache_size"),
@@ -48,10 +48,10 @@ class Target(NamedTuple):
 
 
 class Database:
-    """A connection string, taken apart: one target for each of its hosts.
+    """A connection string, split into one target for each of its hosts.
 
-    Raises ``ConfigurationError`` for a string that libpq cannot read; the message never repeats it. The hosts are tried
-    one by one, because libpq's own ``connect_timeout`` counts whole seconds, at least two, and anew for each host.
+    Raises ``ConfigurationError`` for a string that libpq cannot read; the message never contains it. The hosts are
+    tried one by one, because libpq's own ``connect_timeout`` counts whole seconds, at least two, for each host.
     """
 
     def __init__(self, url: str, application_name: str) -> None:
@@ -68,13 +68,13 @@ class Database:
         given = {key: str(value) for key, value in parsed.items() if value is not None}
         known = _completed(given)
         given |= {key: default for key, default in DEFAULTS.items() if key not in known}
-        # The role, PGCLIENTENCODING or the URL may set another one. No other encoding has all characters, and text in
-        # SQL_ASCII would arrive as bytes.
+        # The role, PGCLIENTENCODING or the URL may set another encoding. None of them has all characters, and with
+        # SQL_ASCII text would arrive as bytes.
         given["client_encoding"] = "UTF8"
         if not known.get("application_name"):
             given["application_name"] = application_name
         for key in _WHOLE_NUMBERS & given.keys():
-            # libpq and psycopg report this at the first connection only, and do not name the setting.
+            # libpq and psycopg report this only at the first connection, without the name of the parameter.
             if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", given[key]):
                 raise ConfigurationError(f"the database URL has a {key} that is not a whole number")
         _trust_the_hosts_certificates(given, known)
@@ -84,7 +84,7 @@ class Database:
         self.targets = _split(given, known)
 
     def failure(self, error: BaseException, table_parts: Sequence[str], *, broken: bool) -> Failure:
-        """What an error of a connection or a statement means, without this connection string's secrets."""
+        """The failure that an error of a connection or a statement means, without this connection string's secrets."""
         return explain(error, table_parts, self._secrets, broken=broken)
 
     def journal_failure(self, error: BaseException, *, broken: bool) -> Failure:
@@ -93,17 +93,17 @@ class Database:
 
 
 def _completed(given: Mapping[str, str]) -> dict[str, str]:
-    """``given`` and what libpq adds to it: from a service file, from PGHOST and the like, and its defaults.
+    """``given`` and what libpq adds to it: from a service file, from variables such as PGHOST, and its defaults.
 
-    libpq lists the parameters of a connection, even of one that it refuses to begin because of a wrong ``gssencmode``.
+    libpq lists the parameters even of a connection that it refuses to begin, here because of a wrong ``gssencmode``.
     """
-    # A password file that does not exist: a warning about the real one would otherwise be printed twice.
+    # A password file that does not exist, or a warning about the real one would be printed twice.
     refused = {**given, "gssencmode": "none", "passfile": "/dev/null/none"}
     attempt = pq.PGconn.connect_start(conninfo.make_conninfo(**refused).encode())
     try:
         known = {o.keyword.decode(): o.val.decode(errors="replace") for o in attempt.info if o.val is not None}
         if not known:
-            # Only a service that cannot be read leaves the list empty.
+            # The list is empty only if a service could not be read.
             said = attempt.error_message.decode(errors="replace").strip()
             raise ConfigurationError(f"{said}: check service in the database URL, PGSERVICE and PGSERVICEFILE")
     finally:
@@ -112,10 +112,10 @@ def _completed(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trust_the_hosts_certificates(given: dict[str, str], known: Mapping[str, str]) -> None:
-    """Makes ``sslrootcert=system`` work where libpq comes with its own OpenSSL.
+    """Makes ``sslrootcert=system`` work if libpq comes with its own OpenSSL.
 
-    The one in psycopg's wheels looks in a folder that no host has. ``system`` implies ``verify-full``. libpq refuses
-    weaker modes with it, so they are left as they are.
+    The OpenSSL in psycopg's wheels looks in a folder that no host has. ``system`` implies ``verify-full``. libpq
+    refuses weaker modes with it, so they stay as they are.
     """
     if pq.__impl__ != "binary" or known.get("sslrootcert") != "system":
         return
@@ -124,12 +124,12 @@ def _trust_the_hosts_certificates(given: dict[str, str], known: Mapping[str, str
         return
     import ssl
 
-    # Python's own paths come first: they follow SSL_CERT_FILE, as any OpenSSL would.
+    # Python's own paths come first: they follow SSL_CERT_FILE, as OpenSSL does.
     candidates = [ssl.get_default_verify_paths().cafile, *CERTIFICATE_FILES]
     found = next((path for path in candidates if path and Path(path).is_file()), None)
     if found is None:
         raise ConfigurationError(
-            "sslrootcert=system: this host has no file of trusted certificates where one is looked for; install "
+            "sslrootcert=system: this host has no file of trusted certificates in any of the usual places; install "
             "its ca-certificates package, or name a file in SSL_CERT_FILE or sslrootcert"
         )
     given["sslrootcert"] = found
@@ -140,13 +140,13 @@ def _split(given: dict[str, str], known: Mapping[str, str]) -> list[Target]:
     """One set of parameters for each host, in the order in which libpq would try them."""
     lists = {key: known.get(key, "").split(",") for key in ("host", "hostaddr", "port")}
     if any("@" in host[1:] for host in lists["host"]):
-        # libpq would look it up, and an error would show it: what stands before the last "@" is the end of a password.
-        raise ConfigurationError('the database URL has an "@" in its host: one in a password is written as %40')
+        # libpq would look it up, and its error would show the end of the password, which stands before the last "@".
+        raise ConfigurationError('the database URL has an "@" in its host: write an "@" in a password as %40')
     if not any(map(_can_be_a_host, lists["host"])) and not any(lists["hostaddr"]):
         raise ConfigurationError(f"the database URL names {NO_HOST}")
     number = max(len(lists["host"]), len(lists["hostaddr"]))
     if not all(port == "" or (port.isascii() and port.isdigit() and 0 < int(port) < 65536) for port in lists["port"]):
-        # libpq would look up the host first. The value is not shown: it may be a part of a password.
+        # libpq would look up the host first. The value is not shown, because it may be part of a password.
         raise ConfigurationError("the database URL has a port that is not a number from 1 to 65535")
     for key in ("host", "hostaddr", "port"):
         if len(lists[key]) == 1:
@@ -170,7 +170,7 @@ def _name(host: str, address: str, port: str) -> str:
 
 
 def _slip(url: str, error: str) -> str:
-    """What may be wrong with a URL that libpq cannot read, in words that reveal nothing of it."""
+    """What may be wrong with a URL that libpq cannot read, in words that reveal nothing of the URL."""
     if url[:1] in ("'", '"', "`"):
         return ", it begins with a quotation mark"
     if other := re.match("(jdbc|mysql|mariadb|sqlite|mssql|oracle|mongodb|redis|https?)[+:]", url):
@@ -184,14 +184,14 @@ def _slip(url: str, error: str) -> str:
         if unknown[1].lower() in _OTHERS:
             schema = ": name the schema with the table instead" if "schema" in unknown[1].lower() else ""
             return f", {unknown[1]} is not a parameter of libpq{schema}"
-        # The unknown name itself may be a part of a password that lacks its %-escapes.
+        # The unknown name itself may be part of a password that lacks its %-escapes.
         if meant := difflib.get_close_matches(unknown[1], known, 1, 0.8):
-            return f", a parameter may have been meant to be {meant[0]}"
+            return f", a parameter looks like a misspelt {meant[0]}"
     return ""
 
 
 def _can_be_a_host(host: str) -> bool:
-    """Whether it can be looked up (RFC 1035: each part between dots has 1 to 63 bytes); "" is the default."""
+    """Whether the host can be looked up (RFC 1035: each part between dots has 1 to 63 bytes); "" is the default."""
     if host == "" or host.startswith(("/", "@")):
         return True
     return all(0 < len(part.encode()) < 64 for part in host.removesuffix(".").split("."))

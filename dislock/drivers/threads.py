@@ -1,7 +1,7 @@
-"""The driver for threads: each connection lives in a daemon thread, which can be left behind when it is stuck.
+"""The driver for threads: each connection has its own daemon thread, which can be abandoned when it hangs.
 
-A thread of its own is the only way to keep a deadline over everything that libpq does: resolving names and the exchange
-of authentication block and know no time limit of ours.
+Only a separate thread can keep a deadline for everything that libpq does: looking up names and authentication block,
+and have no time limit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Leave:
 class Threads:
     """Carries out steps for one protocol. ``run`` may be called from different threads, one at a time."""
 
-    #: A run never waits for the thread that it is in.
+    #: A run never waits for its own thread.
     waits_in_vain = False
     _clock = staticmethod(clock)
 
@@ -75,12 +75,12 @@ class Threads:
         return self._link is not None
 
     def can_go_on(self, steps: Steps[Any]) -> bool:
-        """Whether a run of the steps that was interrupted can be run again: only if it had not begun."""
+        """Whether an interrupted run of the steps can be continued: only if it had not begun."""
         frame = steps.gi_frame  # type: ignore[attr-defined] # typing's Generator is more than a real one
         return frame is not None and frame.f_lasti < 0
 
     def request(self, leave: Leave) -> None:
-        """Makes the run that was given ``leave`` come to its end; from any thread."""
+        """Asks the run that has ``leave`` to end. May be called from any thread."""
         with self._changed:
             leave.requested = True
             self._changed.notify_all()
@@ -88,7 +88,7 @@ class Threads:
     def run(self, steps: Steps[T], leave: Leave | None = None) -> T:
         """Runs a protocol to its end.
 
-        An exception that interrupts the waiting (KeyboardInterrupt) is a request to leave, and raised at the end.
+        An exception that interrupts the wait (KeyboardInterrupt) is a request to leave, and is raised at the end.
         """
         run = _Run(leave or Leave())
         try:
@@ -103,7 +103,7 @@ class Threads:
         return result
 
     def run_later(self, steps: Steps[Any], keeper: threading.Thread | None, leave: Leave) -> None:
-        """Has the steps run once the keeper has ended, without waiting for it."""
+        """Runs the steps when the keeper has ended. Does not wait for that."""
 
         def work() -> None:
             if keeper:
@@ -111,19 +111,19 @@ class Threads:
                 keeper.join()
             self.run(steps)
 
-        with suppress(RuntimeError):  # no thread to be had: the row ends by itself
+        with suppress(RuntimeError):  # no thread could be started: the row expires
             threading.Thread(target=work, name="dislock-release", daemon=True).start()
 
     def keeper(self, steps: Steps[Any], leave: Leave, failed: Callable[[BaseException], None]) -> threading.Thread:
-        """A thread that runs the steps once it is started; to be joined when it was requested to leave.
+        """A thread that runs the steps. Start it; join it after a request to leave.
 
-        ``failed`` is called with the error that it ended with, if there is one.
+        ``failed`` is called with its error, if it ends with one.
         """
 
         def keep() -> None:
             try:
                 self.run(steps, leave)
-            except Exception as error:  # noqa: BLE001 - handed over
+            except Exception as error:  # noqa: BLE001 - passed on
                 failed(error)
 
         return threading.Thread(target=keep, name="dislock-renewal", daemon=True)
@@ -169,7 +169,7 @@ class Threads:
         return Failed(together(failures), answer.leave)
 
     def _begin(self, run: _Run, by: float, function: Callable[[_Link], Any]) -> tuple[_Call, _Link]:
-        """Has a new thread do something, and waits for it until then."""
+        """Calls the function in a new thread, and waits for it until ``by``."""
         link = _Link(self._changed)
         call = link.submit(lambda: function(link))
         self._wait(run, by, lambda: call.done)
@@ -189,7 +189,7 @@ class Threads:
         if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):
             return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
-        # First of all: the connection's thread reports what abandoning does to it as an error of the server.
+        # Before the link is abandoned: that causes an error in its thread, which looks like the server's.
         answer = self._explain(call, run, broken=broken, journal=bool(step.journal))
         if broken:
             link.abandon()
@@ -199,7 +199,7 @@ class Threads:
     def _watch(self, step: Watch, run: _Run) -> Answer:
         link = self._link
         assert link is not None
-        # Made before the watch begins, so that one that has yet to begin can be ended too.
+        # Made before the watch begins, so that a watch that has not begun yet can be ended too.
         try:
             over, end = socket.socketpair()
         except OSError as error:
@@ -243,7 +243,7 @@ class Threads:
 
 
 class _Run:
-    """What one run of a protocol has been told meanwhile."""
+    """The requests to one run of a protocol."""
 
     def __init__(self, leave: Leave) -> None:
         self.leave = leave
@@ -256,7 +256,7 @@ class _Run:
 
 
 class _Call:
-    """Something to do in the thread of a connection, and how it ended."""
+    """A function to call in the thread of a connection, and its result."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
@@ -266,7 +266,7 @@ class _Call:
 
 
 class _Link:
-    """A connection and the thread that it lives in."""
+    """A connection and its thread."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
@@ -298,9 +298,9 @@ class _Link:
         return rows_of(step.statement, cursor.fetchall() if cursor.description else ())
 
     def watch(self, until: float, over: socket.socket) -> None:
-        """Waits until then, or until the other end of ``over`` is closed.
+        """Waits until that moment, or until the other end of ``over`` is closed.
 
-        Raises the driver's error when the server ends the connection.
+        Raises ``OperationalError`` if the server ends the connection.
         """
         assert self._connection is not None
         with over, selectors.DefaultSelector() as selector:
@@ -318,19 +318,19 @@ class _Link:
         return self._connection is None or self._connection.closed
 
     def cancel(self) -> None:
-        """Asks the server to drop the statement in flight."""
+        """Asks the server to cancel the statement in flight."""
         assert self._connection is not None
         cancel(self._connection.pgconn)
 
     def close(self) -> None:
-        """Says goodbye to the server, and waits a moment for the thread to be gone."""
+        """Closes the connection in order, and waits a moment for the thread to end."""
         self._calls.put(None)
         self._thread.join(GOODBYE)
         if self._thread.is_alive():
             self.abandon()
 
     def abandon(self) -> None:
-        """Leaves a connection that does not answer to its thread, which ends when the socket does."""
+        """Abandons a connection that does not answer. Its thread ends when the socket does."""
         self._calls.put(None)
         connection = self._connection
         if connection is not None and not connection.closed:

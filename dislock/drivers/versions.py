@@ -1,14 +1,14 @@
-"""Which libpq carries the statements out, for ``--version``."""
+"""The version of libpq, for ``--version``."""
 
 from __future__ import annotations
 
 
 def libpq() -> str:
-    """Its version, or that there is none: a program that cannot lock can still say what it is."""
+    """The version of libpq, or "none": a program that cannot lock can still print its own version."""
     try:
         from psycopg import pq
 
         number = pq.version()
-    except Exception:  # noqa: BLE001 - whatever keeps it from being loaded, it is not there
+    except Exception:  # noqa: BLE001 - after any error there is no usable libpq
         return "none"
     return f"{number // 10000}.{number % 10000}"

@@ -11,6 +11,6 @@ from dislock.testing import LockServer, in_memory
 
 @pytest.fixture
 def lock_server() -> Iterator[LockServer]:
-    """Every lock of the test works in memory; see ``dislock.testing.in_memory``."""
+    """Makes every lock of the test work in memory; see ``dislock.testing.in_memory``."""
     with in_memory() as server:
         yield server

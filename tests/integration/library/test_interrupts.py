@@ -129,7 +129,7 @@ def test_a_lock_that_nobody_has_any_more_is_freed_and_said(
     session.check()
     del session
     nothing_left("forgotten")
-    assert ["neither left nor kept" in record.message for record in caplog.records] == [True]
+    assert ["was never left" in record.message for record in caplog.records] == [True]
 
 
 GENERATOR = """
@@ -157,8 +157,8 @@ def test_a_generator_that_holds_a_lock_when_the_interpreter_ends(
     )
     assert done.returncode == (5 if how == "exit" else 0)
     lines = done.stderr.splitlines()
-    # Freed in order where the interpreter still does that, else said in one line: its row ends by itself.
+    # Freed in order where the interpreter still does that, else said in one line: its row expires.
     assert len(lines) <= 1, done.stderr
     held = db.execute("SELECT 1 FROM key_value WHERE expire_at > clock_timestamp()").fetchone()
     assert bool(held) == bool(lines)
-    assert all("the interpreter ends" in line for line in lines)
+    assert all("the interpreter is shutting down" in line for line in lines)

@@ -284,8 +284,8 @@ def test_it_is_blotted_out_where_it_stands_for_itself(password: str) -> None:
         ("jdbc:postgresql://h/d", "malformed, it begins with jdbc:"),
         ("mysql+pymysql://h/d", "malformed, it begins with mysql:"),
         ("DATABASE_URL=postgresql://u:p@h/d", "malformed, it begins with a name and an equals sign:"),
-        ("postgresql://h/d?sslmod=require", "malformed, a parameter may have been meant to be sslmode:"),
-        ("host=h pasword=x", "malformed, a parameter may have been meant to be password:"),
+        ("postgresql://h/d?sslmod=require", "malformed, a parameter looks like a misspelt sslmode:"),
+        ("host=h pasword=x", "malformed, a parameter looks like a misspelt password:"),
         (
             "postgresql://u:q8Zk2@h/d?schema=jobs",
             "malformed, schema is not a parameter of libpq: name the schema",
