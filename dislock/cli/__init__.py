@@ -1,7 +1,7 @@
 """The command line: reads arguments and environment, prints, and exits. Nothing else in this package does."""
 
-# Whatever takes time to load is loaded when signals are held back: an import is where a Ctrl-C at the start comes. So
-# is typing, whose constant of this name type checkers know without it.
+# What takes time to load is loaded only after signals are held back: an early Ctrl-C mostly comes during an import. So
+# typing is not loaded here; type checkers know its constant by name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,8 +12,8 @@ INTERRUPTED = 130
 def entry(environment: "Mapping[bytes, bytes] | None" = None) -> None:
     """The console script: ``dislock.cli:entry``. Does not return.
 
-    Signals are held back from here to the end of the process: none ends in a traceback, and none that comes when the
-    command has ended replaces its exit code. The process ends without the interpreter's shutdown, so ``atexit``
+    Signals are held back from here to the end of the process. So none causes a traceback, and one that comes after the
+    command has ended does not replace its exit code. The process ends without the interpreter's shutdown, so ``atexit``
     functions do not run. ``environment`` is what the command gets; None: what this process got.
     """
     import os
@@ -24,7 +24,7 @@ def entry(environment: "Mapping[bytes, bytes] | None" = None) -> None:
         with Signals() as signals:
             import gc
 
-            # Looking for garbage while modules are loaded finds none, and is a fifteenth of what a run takes.
+            # Collecting garbage while modules are loaded finds none, and takes a fifteenth of a run's time.
             gc.set_threshold(100_000)
             from dislock.cli.run import main
             from dislock.process.ending import leave

@@ -1,6 +1,6 @@
-"""Every command of the operator, once: its option, what it takes, and the options that only it reads.
+"""The operator's commands: the option of each, its value, and the options that only some of them read.
 
-The parser and ``--help`` derive from ``ACTIONS`` and ``MODIFIERS``. Loaded where an option is not one of a run's.
+The parser and ``--help`` derive from ``ACTIONS`` and ``MODIFIERS``. Loaded only for an option that no run has.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ ACTIONS = (
     Action(
         "--schema",
         "",
-        "Print the SQL that creates the lock table, and the journal if one is named, with the privileges of a role "
-        "that can do no more. Opens nothing.",
+        "Print the SQL that creates the lock table, and the journal if one is named, and that grants a role the "
+        "privileges it needs. Opens no connection.",
         settings=("LOCK_TABLE", "LOCK_JOURNAL"),
         opens=False,
     ),
@@ -81,7 +81,7 @@ ACTIONS = (
         "--check",
         "",
         "Do everything but lock and run: show each setting and where it came from, the server, the tables, the "
-        "clocks, and the next five ticks. Exit code 0, 1 or 2, as a run would end before its command.",
+        "clocks, and the next five ticks. The exit code is 0 if a run would start its command, else the run's: 1 or 2.",
         settings=(),
         command=True,
     ),
@@ -90,12 +90,18 @@ ACTIONS = (
     Action(
         "--overdue",
         "",
-        "Say which jobs are not well, as a Nagios plugin: exit code 0 (well), 1 (warning), 2 (missed, failed or died) "
-        "or 3 (cannot say).",
+        "Report which jobs are not well, as a Nagios plugin: exit code 0 (all well), 1 (warning), 2 (missed, failed or "
+        "died) or 3 (unknown).",
         ("--json", "--late", "--expect", _KEY),
         needs_journal=True,
     ),
-    Action("--metrics", "", "Print the same in the text format of Prometheus.", ("--late", _KEY), needs_journal=True),
+    Action(
+        "--metrics",
+        "",
+        "Print the state of the jobs in the text format of Prometheus.",
+        ("--late", _KEY),
+        needs_journal=True,
+    ),
     Action(
         "--timeline", "", "Print an HTML page with a bar for each run.", ("--days", "--late", _KEY), needs_journal=True
     ),
@@ -125,7 +131,7 @@ def find_modifier(name: str) -> Modifier | None:
 
 
 def chosen(extras: Sequence[tuple[Action | Modifier, str]]) -> tuple[Action, dict[str, Any]]:
-    """The action among options that are none of a run's, with their values; the action's own is among them."""
+    """The action among options that no run has, and all their values, the action's own included."""
     actions = [(extra, value) for extra, value in extras if isinstance(extra, Action)]
     given = [(extra, value) for extra, value in extras if isinstance(extra, Modifier)]
     if not actions:

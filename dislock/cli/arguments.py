@@ -1,4 +1,4 @@
-"""From the words of a command line to options, the URL's variable and a command; no value is looked at here."""
+"""Splits a command line into options, the URL's variable and a command. No value is checked here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Arguments(NamedTuple):
 def parse(
     argv: Sequence[str], options: dict[str, str], extras: list[tuple[Action | Modifier, str]]
 ) -> Arguments | Help | Version:
-    """Fills ``options`` and ``extras`` on the way, so that what was read before a mistake is known too."""
+    """Parses ``argv``. Fills ``options`` and ``extras``, so that the caller knows what came before a mistake."""
     rest = list(argv)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
@@ -57,7 +57,7 @@ def parse(
             extras.append((extra, value))
             continue
         if option is None:
-            # An unknown word may be anything, a secret too; only what looks like an option's name is repeated.
+            # An unknown word may be a secret. Only one that looks like an option's name is printed.
             shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z_-]{0,30}", name) else ""
             raise ConfigurationError(f"unknown option{shown}; see dislock --help")
         if not equals:
@@ -73,7 +73,7 @@ def parse(
 
 def _next(name: str, rest: list[str]) -> str:
     """The value of an option that is a word of its own."""
-    # An option in the place of a value: the value was forgotten, or came from an empty variable.
+    # An option where the value should be: the value was forgotten, or it came from an empty variable.
     if not rest or rest[0].partition("=")[0] in _BY_OPTION:
         raise ConfigurationError(f"{name} needs a value")
     return rest.pop(0)

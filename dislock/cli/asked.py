@@ -19,15 +19,15 @@ class Settings(NamedTuple):
     skipped: int | None = None
     """The exit code when somebody else holds the lock; None: 0, or 1 after a wait."""
     notices: tuple[str, ...] = ()
-    """What the user should be told, although the run goes on."""
+    """Warnings for the user; the run goes on."""
     hints: tuple[str, ...] = ()
-    """What the user may want to know: at the level INFO."""
+    """What the user may want to know; logged at INFO."""
     log_json: bool = False
     log_time: bool = False
 
 
 class Operation(NamedTuple):
-    """A command of the operator, with everything that it needs to know; checked."""
+    """An operator's command with everything that it needs to know; checked."""
 
     action: str
     """Its option."""
@@ -40,15 +40,15 @@ class Operation(NamedTuple):
     table: list[str]
     journal: list[str] | None
     only: str | None
-    """The key that was given to look at nothing else."""
+    """The only key to look at; None: all keys."""
     timeout: float
     settings: Settings | None = None
-    """What a run would have, for --check."""
+    """The settings of a run, for --check."""
     origins: tuple[tuple[str, str, str], ...] = ()
     """Each setting with its value and where it came from, for --check."""
 
 
 class Unanswerable(NamedTuple):
-    """A monitor's question that was asked wrongly: to be answered as it reads answers."""
+    """A wrong question of a monitor. The answer must have the form that monitors read."""
 
     reason: str

@@ -28,7 +28,7 @@ def question(asked: Operation, work: Callable[[Questions], T], *, write: bool = 
 
 
 def emit(text: str) -> int:
-    """Prints a result. One that did not arrive is a failure, unless its reader has left."""
+    """Prints a result. It is a failure if that is impossible, unless the reader has closed the pipe."""
     data = text.encode("utf-8", "backslashreplace")
     try:
         while data:

@@ -1,4 +1,4 @@
-"""``--check``: everything that a run looks at, shown, without a lock and without the command."""
+"""``--check``: shows everything that a run looks at, without a lock and without the command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dislock.protocol.zones import find_zone
 
 #: How many of the coming ticks are shown.
 TICKS = 5
-#: Clocks that are kept in time differ by less, in seconds.
+#: Synchronised clocks differ by less, in seconds.
 CLOCK_NOISE = 0.1
 
 
@@ -46,7 +46,7 @@ class TableSeen(NamedTuple):
     trouble: str
     """What keeps a run from using it; "" if nothing does."""
     needed: bool
-    """Whether no run starts without it."""
+    """Whether a run cannot start without it."""
 
 
 class Seen(NamedTuple):
@@ -74,7 +74,7 @@ def check(asked: Operation) -> int:
         found = shutil.which(settings.command[0])
         lines += ["", "Command", f"  {found or one_line(settings.command[0]) + ' (not found)'}"]
         if not found:
-            wrong.append("the command was not found; cron's PATH is short")
+            wrong.append("the command was not found: cron's PATH is short, so give the command's full path")
     if settings.context.schedule is not None:
         try:
             ticks, more = _ticks(settings, seen.server)
@@ -97,7 +97,7 @@ def check(asked: Operation) -> int:
     if not wrong:
         return DONE
     complain(f"a run would not start: {wrong[0]}")
-    # As a run: a standby may be promoted a moment later, all else stays as it is.
+    # As a run would: a standby may soon be promoted, but nothing else changes by waiting.
     return FAILURE if passing else USAGE
 
 
@@ -127,9 +127,9 @@ def _table(ask: Questions, parts: Sequence[str], *, journal: bool) -> str:
         how = "--init creates it" if journal else f"--init creates it, or {' '.join(CREATE_LOCKS.split())}"
         return f"the table {name} does not exist in this database: {how.replace('{table}', name)}"
     if problems := differences(ask, parts, columns):
-        return f"the table {name} has another form: {'; '.join(problems)}"
+        return f"the table {name} has the wrong form: {'; '.join(problems)}"
     if rights := missing_rights(ask, parts, needed):
-        return f"this role may not use the table {name}: GRANT {', '.join(rights)} ON {name} TO it"
+        return f"this role may not use the table {name}: GRANT {', '.join(rights)} ON {name} to it"
     return ""
 
 
@@ -166,8 +166,8 @@ def _ticks(settings: Settings, server: ServerRow) -> tuple[str, list[str]]:
     doubts = []
     if context.time_zone is None:
         doubts.append(
-            f"no zone is given, so that of the database session ({server.zone}) is used: name the one in which cron "
-            "fires in CRON_TZ or --time-zone"
+            f"no time zone is set, so the database session's zone ({server.zone}) is used: set CRON_TZ or --time-zone "
+            "to the zone in which cron fires"
         )
     tolerance = schedule.tolerance(now, session_zone=server.zone, tolerance=context.slot_tolerance_seconds)
     if tolerance < context.slot_tolerance_seconds:
@@ -175,7 +175,7 @@ def _ticks(settings: Settings, server: ServerRow) -> tuple[str, list[str]]:
             f"the slot tolerance of {context.slot_tolerance_seconds:g} s is cut to {tolerance:g} s, half of the gap "
             "between two ticks"
         )
-    # In UTC too, which is what logs and other hosts speak.
+    # In UTC too, which logs and other hosts use.
     if zone.key == "UTC":
         return table(("", "UTC"), [row[:2] for row in rows]), doubts
     return table(("", zone.key, "UTC"), rows), doubts
@@ -193,18 +193,18 @@ def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
     if settings.context.schedule is not None and abs(seen.offset) - seen.round_trip / 2 > noise:
         yield "the clocks of this host and of the database differ: a start can count for the wrong tick"
     programs = {row.command for row in seen.commands if row.command}
-    # Where the other command always comes first, this line's own has never run.
+    # If the other command always comes first, the command of this line is not in the journal.
     if programs and settings.command and (own := described(settings.command, settings.context)):
         programs.add(own)
     if len(programs) > 1:
         yield (
-            f"two or more commands have this key: {', '.join(sorted(programs))}; each keeps the others from "
-            "running, unless the key was meant for all of them"
+            f"two or more commands have this key: {', '.join(sorted(programs))}; they exclude each other, so give "
+            "each job a key of its own, unless you want that"
         )
     if settings.context.slot_consumed_by == "success":
         yield (
-            "only a success closes a tick here: all hosts of this key must set it so, because a mixture can run a tick "
-            "twice or not at all"
+            "only a success closes a tick (LOCK_SLOT_CONSUMED_BY): all hosts of this key must use the same value, "
+            "because a mixture can run a tick twice or not at all"
         )
 
 

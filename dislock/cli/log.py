@@ -1,4 +1,4 @@
-"""The package's log on standard error, for the command line: plain lines, or a JSON object for each."""
+"""The package's log on standard error, for the command line: plain lines, or a JSON object for each message."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from dislock.redaction import blot_out, secrets_of
 
 
 def set_up_logging(level: int, url: str, *, as_json: bool = False, with_time: bool = False) -> None:
-    """Let the package's own log go to standard error, one line each; tracebacks only at DEBUG.
+    """Sends the package's own log to standard error, one line for each message; tracebacks only at DEBUG.
 
-    What other packages log is silenced: this one reports what matters to a lock itself. ``url`` and the passwords in
-    it are blotted out of whatever is written, as the last line of defence. ``with_time`` puts the time in front of
-    plain lines; JSON always has it.
+    The logs of other packages are silenced: this package itself reports what matters to a lock. As a last defence,
+    ``url`` and the passwords in it are blotted out of everything that is written. ``with_time`` puts the time in front
+    of plain lines; JSON always has it.
     """
     logger = logging.getLogger("dislock")
     secrets = secrets_of(url)
     logger.handlers[:] = [_Objects(secrets) if as_json else _Lines(secrets, with_time=with_time)]
-    # CRITICAL would hide why a run failed, which cron has to mail.
+    # CRITICAL would hide why a run failed, and cron must mail that.
     logger.setLevel(min(level, logging.ERROR))
     logger.propagate = False
     logging.lastResort = None
 
 
 class _Sink(logging.Handler):
-    """What both have in common: a message that cannot be formatted or written must not end the run."""
+    """What both forms share: a message that cannot be formatted or written must not end the run."""
 
     def __init__(self, secrets: list[str]) -> None:
         super().__init__()
@@ -92,5 +92,5 @@ class _Objects(_Sink):
 
 
 def _time(record: logging.LogRecord, precision: str) -> str:
-    """When it was reported, by this host's clock and in its zone."""
+    """When it was reported, by this host's clock and in this host's zone."""
     return datetime.fromtimestamp(record.created, timezone.utc).astimezone().isoformat(timespec=precision)

@@ -1,4 +1,4 @@
-"""The operator's commands: asks the database, has the answer read, prints it, and says how that went."""
+"""The operator's commands: each asks the database, prints the answer, and returns an exit code."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ DAY_MICROS = 86400 * 1_000_000
 
 
 def operate(asked: Operation | Unanswerable) -> int:
-    """Carries out a command of the operator and returns its exit code."""
+    """Carries out an operator's command and returns its exit code."""
     if isinstance(asked, Unanswerable):
         return _cannot_tell(asked.reason)
     with _ended_by_signals():
         if asked.action == "--overdue":
             try:
                 return _overdue(asked)
-            except Exception as error:  # noqa: BLE001 - a monitor takes any other exit code for the state of the jobs
+            except Exception as error:  # noqa: BLE001 - to a monitor any other exit code is the state of the jobs
                 return _cannot_tell(f"unexpected {type(error).__name__}")
         try:
             return _ACTIONS[asked.action](asked)
@@ -57,7 +57,7 @@ def operate(asked: Operation | Unanswerable) -> int:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Lets signals do what they do to any program: at most one transaction is under way, and it is undone."""
+    """Lets signals end this program, as they end any other: the one transaction under way is then undone."""
     numbers = {
         number
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -140,7 +140,7 @@ def _overdue(asked: Operation) -> int:
 
 
 def _cannot_tell(reason: str) -> int:
-    # A monitor reads standard output, and takes any other exit code for the state of the jobs.
+    # A monitor reads standard output, and to it any other exit code is the state of the jobs.
     emit(f"DISLOCK UNKNOWN - {one_line(reason)}\n")
     return overdue.NO_ANSWER
 
@@ -186,7 +186,7 @@ def _release(asked: Operation) -> int:
 
     freed = question(asked, work, write=True)
     for lock, done in zip(held, freed, strict=True):
-        end = "is free" if done else "was not freed: it is not held by that owner any more"
+        end = "is free" if done else "was not freed: that owner does not hold it any more"
         write(1, one_line(f"The {lock.kind} of {lock.key} {end}.") + "\n")
     if any(done and lock.kind == "lease" for lock, done in zip(held, freed, strict=True)):
         write(1, "A holder that is still alive notices at its next renewal, and stops its command.\n")
@@ -212,12 +212,7 @@ def _forget(asked: Operation) -> int:
 
     gone, free = question(asked, work, write=True)
     if asked.journal:
-        write(
-            1,
-            "The runs stay: this role may not DELETE from the journal.\n"
-            if gone is None
-            else f"{gone[0].number} runs are deleted.\n",
-        )
+        write(1, _deleted(gone))
     if free is None:
         write(1, "The rows of its locks stay: this role may not DELETE from the lock table. They do no harm.\n")
     elif left := len(rows) - free[0].number:
@@ -227,12 +222,18 @@ def _forget(asked: Operation) -> int:
     return DONE
 
 
+def _deleted(gone: list[Count] | None) -> str:
+    if gone is None:
+        return "The runs stay: this role may not DELETE from the journal.\n"
+    return "1 run is deleted.\n" if gone[0].number == 1 else f"{gone[0].number} runs are deleted.\n"
+
+
 def _confirmed(asked: Operation, what: str) -> bool:
-    """Whether the operator wants it: by --force, or asked on a terminal."""
+    """Whether the operator wants it, by --force or by the answer on a terminal."""
     if asked.words["--force"]:
         return True
     if not os.isatty(0):
-        complain(f"{asked.action} asks on a terminal, and there is none: nothing was changed; --force does not ask")
+        complain(f"{asked.action} has no terminal to ask on, so nothing was changed; with --force it does not ask")
         return False
     write(1, f"{what} [y/N] ")
     answer = sys.stdin.readline()

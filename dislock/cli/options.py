@@ -1,6 +1,6 @@
-"""Every setting of the command line, once: variable, option, default, help and check.
+"""Every setting of the command line: variable, option, default, help and check.
 
-The parser, ``--help`` and the tests of the documents derive from ``OPTIONS``; nothing repeats it.
+The parser, ``--help`` and the documents derive from ``OPTIONS``; nothing repeats it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Option(NamedTuple):
     help: str
     read: Callable[[str], object]
     default: str | None = None
-    """The value when it is unset or empty, as one would write it; None when there is none."""
+    """The value when it is unset or empty, as a user would write it; None: no value."""
     shown: str = ""
-    """What ``--help`` says in place of the default."""
+    """What ``--help`` shows in place of the default."""
     strategies: tuple[str, ...] = ()
-    """The strategies that read it; none named: all do."""
+    """The strategies that read it; empty: all of them."""
     group: str = LOCKING
     """The heading under which ``--help`` lists it."""
 
@@ -130,7 +130,7 @@ OPTIONS = (
         "LOCK_JITTER_SECONDS",
         "--jitter",
         "SECONDS",
-        "A random delay up to this before the database is asked; kept below the gap between two ticks.",
+        "The longest random delay before the first connection; kept below the gap between two ticks.",
         seconds(),
         "0",
         group=DATABASE,
@@ -139,7 +139,7 @@ OPTIONS = (
         "LOCK_ON_LEASE_LOSS",
         "--on-lease-loss",
         "WORD",
-        "terminate: end the command (SIGTERM, then SIGKILL) and exit 75. continue: only log.",
+        "terminate: stop the command (SIGTERM, then SIGKILL) and exit with 75. continue: only log the loss.",
         read_policy,
         "terminate",
         group=LEASES,
@@ -148,9 +148,9 @@ OPTIONS = (
         "LOCK_KILL_GRACE_SECONDS",
         "--kill-grace",
         "SECONDS",
-        "After a lost lease, the time between SIGTERM and SIGKILL; cut to a third of the TTL when the lease runs out "
-        "by the clock. A signal that dislock itself gets is passed on, and starts no timer; what the command then "
-        "leaves of its process group is killed this long after its end.",
+        "After a lost lease, the time between SIGTERM and SIGKILL; at most a third of the TTL if renewals failed until "
+        "the lease had to be given up. A signal that dislock itself gets is passed on, and starts no timer; what the "
+        "command then leaves of its process group is killed this long after its end.",
         seconds(),
         "10",
         group=LEASES,
@@ -207,9 +207,9 @@ OPTIONS = (
         "LOCK_SLOT_CONSUMED_BY",
         "--slot-consumed-by",
         "WORD",
-        "start: a tick that was started is not started again, whatever becomes of the run. success: only a run that "
-        "ends with exit code 0 closes the tick; after any other end the next host that comes, or waits, runs it. "
-        "success needs schedule,lease. All hosts of a key must use the same word.",
+        "start: a tick that was started is not started again, however the run ends. success: only a run that ends with "
+        "exit code 0 closes the tick; after any other end the next host that comes, or waits, runs it. success needs "
+        "schedule,lease. All hosts of a key must use the same word.",
         read_consumed_by,
         "start",
     ),
@@ -217,7 +217,7 @@ OPTIONS = (
         "LOCK_SKIPPED_EXIT_CODE",
         "--skipped-exit-code",
         "CODE",
-        "The exit code when somebody else holds the lock and nothing was run, as flock -E; from 0 to 255.",
+        "The exit code when somebody else holds the lock and nothing was run, like flock -E; from 0 to 255.",
         read_exit_code,
         shown="0, and 1 after a wait",
     ),
@@ -226,7 +226,7 @@ OPTIONS = (
         "--log-level",
         "WORD",
         "DEBUG, INFO, WARNING, ERROR or CRITICAL. A lock held by somebody else is INFO. What decides the exit code is "
-        "said at every level.",
+        "printed at every level.",
         read_level,
         "WARNING",
         group=REPORTING,
@@ -244,7 +244,7 @@ OPTIONS = (
         "CRONJOB_LOCK_LOG_TIME",
         "--log-time",
         "WORD",
-        "on: the time in front of each plain line. off: without it, as cron and journald add their own.",
+        "on: the time in front of each plain line. off: no time, because cron and journald add their own.",
         read_switch,
         "off",
         group=REPORTING,
@@ -253,7 +253,7 @@ OPTIONS = (
 
 EXIT_CODES = (
     ("0", "The command succeeded, or somebody else holds the lock (nothing was run; see --skipped-exit-code)."),
-    ("1", "Runtime failure: the database could not be reached, an answer was lost, or a wait was in vain."),
+    ("1", "Runtime failure: the database could not be reached, an answer was lost, or a wait ended without the lock."),
     ("2", "Invalid configuration or usage, or a lock table that is missing or not permitted."),
     ("75", "The lease was lost, or the tick was not sealed: the command's success does not count."),
     ("126", "The command cannot be executed."),
@@ -262,7 +262,7 @@ EXIT_CODES = (
     ("other", "The command's own exit code."),
 )
 
-#: What the command finds in its environment beside what was there before.
+#: What is added to the command's environment.
 GIVEN = (
     ("DISLOCK_LOCK_KEY", "The lock key."),
     ("DISLOCK_OWNER", "The owner that the row names: hostname:pid of dislock."),

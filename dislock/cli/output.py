@@ -8,10 +8,10 @@ _PREFIX = "dislock: "
 
 
 def write(descriptor: int, text: str) -> None:
-    """Write text to standard output or standard error; a full disk or a reader that left is nobody's error here.
+    """Writes text to standard output or standard error. A full disk or a closed pipe is not an error here.
 
-    No stream of Python's comes between: their buffers would be written at exit, where a failure changes the exit
-    code to 120.
+    It uses none of Python's streams: their buffers would be written at exit, where a failure changes the exit code to
+    120.
     """
     data = text.encode("utf-8", "backslashreplace")
     try:
@@ -22,7 +22,7 @@ def write(descriptor: int, text: str) -> None:
 
 
 def complain(message: str, time: str = "") -> None:
-    """One line on standard error; ``time`` stands in front of it."""
+    """Writes one line to standard error; ``time`` stands in front of it."""
     write(2, time + _PREFIX + one_line(message) + "\n")
 
 
@@ -32,10 +32,10 @@ def one_line(text: str) -> str:
 
 
 def occupy_closed_descriptors() -> None:
-    """Open /dev/null where one of the first three descriptors was closed.
+    """Opens /dev/null in place of each of the first three descriptors that is closed.
 
     Otherwise the connection to the database would get that number, and messages would be written into it. The
-    replacement is not inherited: the command finds the descriptor closed, as it came.
+    replacement is not inherited: for the command the descriptor is closed, as it was.
     """
     for descriptor in range(3):
         try:

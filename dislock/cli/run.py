@@ -26,16 +26,16 @@ def main(
     signals: Signals | None = None,
     environment: Mapping[bytes, bytes] | None = None,
 ) -> int:
-    """Run the command line program and return its exit code; does not return where the command takes its place.
+    """Runs the command line program and returns its exit code. Does not return if the command replaces this process.
 
-    ``signals``: already held back by the caller; without it, until this returns. ``environment`` is what the command
-    gets; None: what this process got.
+    ``signals``: the caller holds them back already; None: they are held back until this returns. ``environment`` is
+    what the command gets; None: what this process got.
     """
     from dislock.cli.output import complain, occupy_closed_descriptors
     from dislock.errors import ConfigurationError
 
     try:
-        # Before anything is opened that could take the number of a closed standard error.
+        # First: whatever is opened later could get the number of a closed standard error.
         occupy_closed_descriptors()
         arguments = sys.argv[1:] if argv is None else argv
         if signals is not None:
@@ -47,7 +47,7 @@ def main(
     except ConfigurationError as error:
         complain(str(error))
         return USAGE
-    except Exception as error:  # noqa: BLE001 - whatever it is, cron gets one line
+    except Exception as error:  # noqa: BLE001 - cron gets one line for any error
         complain(_unexpected(error))
         return FAILURE
 
@@ -93,7 +93,7 @@ def _run(settings: Settings, signals: Signals, environment: Mapping[bytes, bytes
         report(Event("wait ended", WARNING, str(error), _refusal(error)))
         return FAILURE if settings.skipped is None else settings.skipped
     except LockNotAcquiredError as error:
-        # Somebody else runs the job: as it should be.
+        # The ordinary case on all hosts but one.
         report(Event("refused", INFO, str(error), _refusal(error)))
         return settings.skipped or 0
     except ConfigurationError as error:
@@ -112,7 +112,7 @@ def _refusal(error: LockNotAcquiredError) -> dict[str, object]:
 
 
 def _unexpected(error: Exception) -> str:
-    # The text of an unexpected error may hold a secret; the system's own text does not.
+    # The text of an unexpected error may contain a secret; the operating system's own text does not.
     text = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
     return f"unexpected {type(error).__name__}{text}"
 
@@ -135,7 +135,7 @@ def _under_locks(
         recorded = described(settings.command, context)
         holding = Holding(context, settings.strategies, supervised=True, started=started, recorded=recorded)
     except ConfigurationError as error:
-        # All else was checked before: it is the connection string.
+        # Everything else was checked before, so the connection string is wrong.
         raise ConfigurationError(f"{settings.url_variable}: {error}") from None
     signals.on_ending(holding.request_leave)
     logger.debug("asking for %s of %r as %s", ", ".join(settings.strategies), context.lock_key, context.owner)
@@ -150,9 +150,9 @@ def _under_locks(
 
 
 def _become(holding: Holding, command: Sequence[str], environment: Mapping[bytes, bytes], signals: Signals) -> int:
-    """Replace this process by the command: a slot needs no care while the command runs.
+    """Replaces this process by the command: a slot needs no renewal while the command runs.
 
-    Not as PID 1, which has orphans to reap. Returns, with the slot given back, only when nothing was started.
+    PID 1 cannot do that, because it must reap orphans. Returns, with the slot given back, only if nothing was started.
     """
     from dislock.command import command_environment, exit_code
     from dislock.process.outcomes import NeverBegan

@@ -1,4 +1,4 @@
-"""The two tables: their SQL, their creation, and how one that is there differs from what is needed."""
+"""The two tables: their SQL, their creation, and how an existing one differs from what is needed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Columns = Sequence[tuple[str, str, str]]
 
 
 def readable(parts: Sequence[str]) -> str:
-    """A table's name as it has to be written in SQL, without the quotes that it does not need."""
+    """A table's name as it must be written in SQL, without quotes that it does not need."""
     return ".".join(part if re.fullmatch("[a-z_][a-z0-9_]*", part) else quoted([part]) for part in parts)
 
 
 def schema(table: Sequence[str], journal: Sequence[str] | None) -> str:
-    """The SQL that creates what is needed, for a role ``cron`` that can do no more."""
-    lines = ["-- The role of the jobs, if it is not there yet:", "-- CREATE ROLE cron LOGIN;"]
+    """The SQL that creates what is needed, and grants a role ``cron`` no more than it needs."""
+    lines = ["-- The role of the jobs, if it does not exist yet:", "-- CREATE ROLE cron LOGIN;"]
     schemas = dict.fromkeys(readable(parts[-2:-1]) for parts in (table, journal or ()) if len(parts) > 1)
     lines += [f"GRANT USAGE ON SCHEMA {name} TO cron;" for name in schemas]
     name = readable(table)
@@ -53,7 +53,7 @@ def schema(table: Sequence[str], journal: Sequence[str] | None) -> str:
 
 
 def create(ask: Questions, table: Sequence[str], journal: Sequence[str] | None) -> list[str]:
-    """Creates what is missing, and says what was done. A table of another form is a ``ConfigurationError``."""
+    """Creates what is missing, and returns what was done. Raises ``ConfigurationError`` for a table of another form."""
     ask.ask(SerializeInit())
     done = []
     wanted: list[tuple[Sequence[str], str, Sequence[str], Columns]] = [
@@ -64,8 +64,8 @@ def create(ask: Questions, table: Sequence[str], journal: Sequence[str] | None) 
     for parts, what, definitions, columns in wanted:
         if ask.ask(Form(quoted(parts))):
             if problems := differences(ask, parts, columns):
-                raise ConfigurationError(f"the {what} {readable(parts)} has another form: {'; '.join(problems)}")
-            done.append(f"The {what} {readable(parts)} is there already.")
+                raise ConfigurationError(f"the {what} {readable(parts)} has the wrong form: {'; '.join(problems)}")
+            done.append(f"The {what} {readable(parts)} exists already.")
             continue
         for definition in definitions:
             ask.define(definition, parts)
@@ -74,7 +74,7 @@ def create(ask: Questions, table: Sequence[str], journal: Sequence[str] | None) 
 
 
 def differences(ask: Questions, parts: Sequence[str], columns: Columns) -> list[str]:
-    """In what a table that is there differs from what is needed; more columns do no harm if they may be empty."""
+    """How an existing table differs from what is needed. Additional columns do no harm if they can be null."""
     found: dict[str, Column] = {column.name: column for column in ask.ask(Form(quoted(parts)))}
     problems = []
     for name, kind, rest in columns:
@@ -83,7 +83,7 @@ def differences(ask: Questions, parts: Sequence[str], columns: Columns) -> list[
         elif found[name].kind != kind:
             problems.append(f"the column {name} is {found[name].kind} and must be {kind}")
         elif not rest and found[name].required:
-            problems.append(f"the column {name} is NOT NULL, and must be allowed to be empty")
+            problems.append(f"the column {name} is NOT NULL and must allow null")
     rights: RightsRow = ask.ask(Rights(quoted(parts)))[0]
     if rights.kind not in ("r", "p"):
         problems.append("it is not a table")
@@ -93,6 +93,6 @@ def differences(ask: Questions, parts: Sequence[str], columns: Columns) -> list[
 
 
 def missing_rights(ask: Questions, parts: Sequence[str], needed: str) -> list[str]:
-    """The privileges among those needed that this role does not have on the table."""
+    """The needed privileges that this role does not have on the table."""
     rights: RightsRow = ask.ask(Rights(quoted(parts)))[0]
     return [word for word in needed.split(", ") if not getattr(rights, word.lower())]

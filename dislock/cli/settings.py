@@ -25,11 +25,11 @@ _LEVEL = "CRONJOB_LOCK_LOG_LEVEL"
 def load(
     argv: Sequence[str], environ: Mapping[str, str] | None = None
 ) -> Settings | Operation | Unanswerable | Help | Version:
-    """The settings of a run with the arguments ``argv`` (without the program's name), or a command of the operator.
+    """The settings of a run, or an operator's command, from the arguments ``argv`` (without the program's name).
 
-    Options override ``environ``, by default the process's environment. Raises ``ConfigurationError`` that names the
-    option or the variable, whichever was used. No connection is opened, and neither psycopg nor, unless the schedule
-    itself is to be checked, croniter is imported.
+    Options override ``environ``, by default the process's environment. Raises ``ConfigurationError``, which names the
+    option or the variable, whichever was used. Opens no connection. Does not import psycopg, and imports croniter only
+    to check a schedule.
     """
     environ = os.environ if environ is None else environ
     options: dict[str, str] = {}
@@ -57,7 +57,7 @@ def _operation(parsed: Arguments, action: Action, reader: _Reader, environ: Mapp
         raise ConfigurationError(f"{action.option} reads the journal: name its table in LOCK_JOURNAL or --journal")
     only = None
     if "LOCK_KEY" in parsed.options:
-        # The variable alone is no filter: a crontab may set it for other lines.
+        # The variable does not filter: a crontab may set it for other lines.
         only = reader.value("LOCK_KEY")
         if "--lock-key" not in action.modifiers and not action.command:
             raise ConfigurationError(f"{action.option} does not read --lock-key; see dislock --help")
@@ -82,11 +82,11 @@ def _operation(parsed: Arguments, action: Action, reader: _Reader, environ: Mapp
 
 
 def _swallowed(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """An option that took the URL's variable for its value, as a sentence's begin; "" if none did."""
+    """That an option took the URL's variable as its value, as the beginning of a sentence; "" if none did."""
     for option in OPTIONS:
         name = options.get(option.variable, "")
         if re.match(r"\s*\w*://|.*\b(host|dbname|service)\s*=", environ.get(name, "")):
-            return f"{option.option} took {name} for its value: its own was forgotten"
+            return f"{option.option} took {name} as its value: its own value is missing"
     return ""
 
 
@@ -129,7 +129,7 @@ class _Reader:
                 raise ConfigurationError(self._missing(variable, strategy))
         if values["LOCK_JOURNAL"] == values["LOCK_TABLE"]:
             name = self._name("LOCK_JOURNAL")
-            raise ConfigurationError(f"{name} names the lock table: the journal is a table of its own")
+            raise ConfigurationError(f"{name} names the lock table: the journal needs its own table")
         self._check_combination(strategies, values["LOCK_SLOT_CONSUMED_BY"])
         ttl = interval = None
         if LEASE in strategies:
@@ -153,13 +153,13 @@ class _Reader:
             kill_grace_seconds=values["LOCK_KILL_GRACE_SECONDS"],
             journal_parts=values["LOCK_JOURNAL"],
             journal_keep_days=values["LOCK_JOURNAL_KEEP_DAYS"],
-            # A field of the schedule alone; without one its default does no harm.
+            # Read only with a schedule; without one the default does no harm.
             **({"slot_tolerance_seconds": values["LOCK_SLOT_TOLERANCE_SECONDS"]} if SCHEDULE in strategies else {}),
             wait_seconds=values.get("LOCK_WAIT_SECONDS", 0.0),
             slot_consumed_by=values["LOCK_SLOT_CONSUMED_BY"],
         )
         for ours, theirs in _slips(self._environ, self._options).items():
-            self._notices.append(f"{theirs} is not a setting of dislock; was {ours} meant? It is not set")
+            self._notices.append(f"{theirs} is not a setting of dislock; did you mean {ours}, which is not set?")
         idle, hints = self._without_effect(strategies, values)
         return Settings(
             context,
@@ -175,7 +175,7 @@ class _Reader:
         )
 
     def origins(self, strategies: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
-        """Each setting that a run reads, with its text and where that came from."""
+        """Each setting that a run reads, with its text and where the text came from."""
         found = []
         for option in OPTIONS:
             if not option.is_read_by(strategies):
@@ -190,7 +190,7 @@ class _Reader:
         return tuple(found)
 
     def _without_effect(self, strategies: tuple[str, ...], values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-        """What was set in vain: by an option, which was meant for this run, and by a variable, which may not be."""
+        """Messages about options without effect, which were meant for this run, and about variables without effect."""
         options, variables = [], []
         for option in OPTIONS:
             needed = None
@@ -207,7 +207,7 @@ class _Reader:
         return options, variables
 
     def value(self, variable: str) -> Any:
-        """The checked value of a setting, or None when it is neither set nor has a default."""
+        """The checked value of a setting; None if it is not set and has no default."""
         option = next(option for option in OPTIONS if option.variable == variable)
         text = as_utf8(self._options.get(variable, self._environ.get(variable, ""))).strip()
         if not text:
@@ -216,13 +216,13 @@ class _Reader:
             return option.read(text)
         except BadValueError as error:
             if variable == _LEVEL and variable not in self._options:
-                # A variable that many programs share must not stop this one; an option was meant for it.
+                # A variable may be meant for other programs, so it must not stop this one. An option is not.
                 self._notices.append(f"{variable} {error}; using {option.default}")
                 return option.read(str(option.default))
             raise ConfigurationError(f"{self._name(option)} {error}") from None
 
     def _name(self, option: Option | str) -> str:
-        """The name under which the user gave the setting."""
+        """The name that the user used for the setting: the option or the variable."""
         if isinstance(option, str):
             option = next(each for each in OPTIONS if each.variable == option)
         return option.option if option.variable in self._options else option.variable
@@ -246,7 +246,7 @@ class _Reader:
         return interval
 
     def _check_combination(self, strategies: tuple[str, ...], consumed_by: str) -> None:
-        # A variable may be meant for other lines of a crontab; an option is meant for this run.
+        # A variable may be meant for other lines of a crontab. An option is meant for this run.
         if strategies == (SCHEDULE,) and self._options.get("LOCK_WAIT_SECONDS", "").strip():
             raise ConfigurationError(
                 "--wait needs the strategy lease: a slot is never waited for, because a tick that was started is not "
@@ -277,9 +277,9 @@ class _Reader:
 
 
 def _slips(environ: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    """Variables that are none of ours, but look as if one of ours were meant that is not set: ours to theirs."""
+    """Variables whose names are nearly those of settings that are not set: the setting's name to the variable's."""
     known = {option.variable for option in OPTIONS}
-    strange = [name for name in environ if name not in known and re.match("(RUN_|CRONJOB_)?LOCK_|CRON_", name)]
+    strange = [name for name in environ if name not in known and re.match("(RUN_?|CRONJOB_?)?LOCK|CRON", name)]
     if not strange:
         return {}
     import difflib
@@ -294,4 +294,4 @@ def _slips(environ: Mapping[str, str], options: Mapping[str, str]) -> dict[str, 
 
 def _core(name: str) -> str:
     """A variable's name without what is most easily forgotten or added."""
-    return name.removeprefix("RUN_").removeprefix("CRONJOB_").removesuffix("_SECONDS")
+    return name.replace("_", "").removeprefix("RUN").removeprefix("CRONJOB").removesuffix("SECONDS")

@@ -1,4 +1,4 @@
-"""Tables for a terminal: columns as wide as their content, nothing cut off."""
+"""Tables for a terminal: columns are as wide as their content, and nothing is cut off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """The width of a text in columns of a terminal."""
     return sum(
         0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
     )

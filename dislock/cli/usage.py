@@ -15,10 +15,10 @@ _WIDTH = 79
 
 
 def version() -> str:
-    """What ``--version`` prints: what a report of a fault has to name."""
+    """What ``--version`` prints: what a bug report must contain."""
     import platform
 
-    # The zipapp's own modules, where this runs out of one.
+    # Loaded only in the zipapp.
     build = getattr(sys.modules.get("_bootstrap.place"), "BUILD", "")
     parts = [f"build {build}"] if build else []
     parts += [f"{platform.python_implementation()} {platform.python_version()}", f"libpq {libpq()}"]

@@ -1,4 +1,4 @@
-"""What the text of one setting means: a reader for each kind of value, which says what is wrong with it."""
+"""A reader for each kind of value: it returns what the text of a setting means, or says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dislock.context import LONGEST_DAYS, LONGEST_KEY_BYTES, LONGEST_SECONDS, Le
 SCHEDULE = "schedule"
 LEASE = "lease"
 ADVISORY = "advisory"
-#: Level words and their numbers in ``logging``, which is not imported for a message about a setting.
+#: Levels and their numbers in ``logging``, which is not imported only to report a wrong setting.
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
-#: PostgreSQL cuts longer names (NAMEDATALEN), so that two settings could mean the same table.
+#: PostgreSQL cuts longer names (NAMEDATALEN - 1), so that two settings could mean the same table.
 LONGEST_NAME_BYTES = 63
 #: A zone in front of the expression, as some crons and schedulers take it.
 ZONE_PREFIX = re.compile(r"(CRON_)?TZ\s*=", re.IGNORECASE)
@@ -25,7 +25,7 @@ class BadValueError(Exception):
 
 
 def _number(text: str, low: float, *, above: bool) -> float:
-    # Stricter than float(): no 1_0, no nan, no digits of other scripts.
+    # Stricter than float(), which takes 1_0, nan and digits of other scripts.
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
         raise BadValueError(f"must be a number of seconds, not {_shown(text)}")
     value = float(text)
@@ -44,7 +44,7 @@ def _shown(text: str) -> str:
 
 
 def _looks_like_url(text: str) -> bool:
-    """Whether it may be a connection string that slipped into the wrong place, with a password in it."""
+    """Whether it may be a connection string in the wrong place, with a password in it."""
     return "://" in text or "=" in text
 
 
@@ -57,7 +57,7 @@ def _text(text: str) -> str:
 
 
 def read_cron(text: str) -> str:
-    """A cron expression or a zone, as a text only; what it means is checked when all else is right."""
+    """The text of a cron expression or a zone. Its meaning is checked when everything else is right."""
     if ZONE_PREFIX.match(text):
         raise BadValueError("must not begin with CRON_TZ=: the zone alone is the value of CRON_TZ or --time-zone")
     if _looks_like_url(text):
@@ -74,7 +74,7 @@ def read_lock_key(text: str) -> str:
 
 
 def read_table(text: str) -> list[str]:
-    """The parts of ``table`` or ``schema.table``; a part in double quotes may hold dots, and ``""`` is one quote."""
+    """The parts of ``table`` or ``schema.table``. A part in double quotes may hold dots; ``""`` in it is one quote."""
     parts: list[str] = []
     rest = _text(text)
     while True:
@@ -87,7 +87,7 @@ def read_table(text: str) -> list[str]:
             raise BadValueError(f"must not have an empty part: {_shown(text)}")
         if len(part.encode()) > LONGEST_NAME_BYTES:
             raise BadValueError(
-                f"must have parts of at most {LONGEST_NAME_BYTES} bytes, as PostgreSQL has: {_shown(text)}"
+                f"must have parts of at most {LONGEST_NAME_BYTES} bytes, the limit of PostgreSQL: {_shown(text)}"
             )
         parts.append(part)
         if not dot:
@@ -99,7 +99,7 @@ def read_table(text: str) -> list[str]:
 
 
 def read_strategies(text: str) -> tuple[str, ...]:
-    """The strategies in the order in which they are taken, whatever the order in which they were written."""
+    """The strategies in the order in which their locks are taken, however they are ordered in the text."""
     words = {word.strip().lower() for word in text.split(",")}
     if words == {ADVISORY}:
         return (ADVISORY,)
@@ -109,7 +109,7 @@ def read_strategies(text: str) -> tuple[str, ...]:
 
 
 def read_policy(text: str) -> LeaseLossPolicy:
-    """What a lost lease does."""
+    """What happens when a lease is lost."""
     try:
         return LeaseLossPolicy(text.lower())
     except ValueError:
@@ -124,7 +124,7 @@ def read_consumed_by(text: str) -> str:
 
 
 def read_exit_code(text: str) -> int:
-    """An exit code, as a process can have it."""
+    """An exit code that a process can have."""
     if not re.fullmatch("[0-9]{1,3}", text) or int(text) > 255:
         raise BadValueError(f"must be a whole number from 0 to 255, not {_shown(text)}")
     return int(text)
@@ -146,7 +146,7 @@ def read_days(text: str) -> int:
 
 
 def read_format(text: str) -> str:
-    """How the log looks."""
+    """The form of the log."""
     if text.lower() not in ("plain", "json"):
         raise BadValueError(f"must be plain or json, not {_shown(text)}")
     return text.lower()
@@ -160,10 +160,10 @@ def read_switch(text: str) -> bool:
 
 
 def seconds(low: float = 0.0, *, above: bool = False) -> Callable[[str], float]:
-    """A reader of seconds from ``low`` (itself only if not ``above``) to 31 days."""
+    """A reader of seconds from ``low`` to 31 days; with ``above``, ``low`` itself is refused."""
     return lambda text: _number(text, low, above=above)
 
 
 def as_utf8(text: str) -> str:
-    """Text of the system read as UTF-8 whatever the locale: a key must be the same on every host."""
+    """The operating system's text, read as UTF-8 whatever the locale: a key must be the same on every host."""
     return os.fsencode(text).decode("utf-8", "surrogateescape")

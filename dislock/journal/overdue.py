@@ -1,4 +1,4 @@
-"""Which job is not well: missed, failed, died, held up, or running for too long."""
+"""Which jobs are not well: missed, failed, died, held up, or running for too long."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dislock.protocol.zones import find_zone
 
 OK, WARNING, CRITICAL, NO_ANSWER = 0, 1, 2, 3
 WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
-#: A run is long from here, and from this many times the median of so many successes.
+#: A run is long if it takes more than this, and more than this many times the median of so many successes.
 LONG_SECONDS = 600.0
 LONG_TIMES = 3
 SUCCESSES = 10
 
 
 class Finding(NamedTuple):
-    """How one key stands: ``level`` as a Nagios plugin's exit code, and why, in a word and in a sentence."""
+    """The state of one key: ``level`` as a Nagios plugin's exit code, and the reason in a word and in a sentence."""
 
     key: str
     level: int
@@ -39,7 +39,7 @@ def overdue(recent: Sequence[RecentRow], now: int, *, late: float, expected: Ite
         keys.setdefault(row.run.key, []).append(row)
     found = [judge([row.run for row in rows], rows[0].first, now, late) for rows in keys.values()]
     found += [
-        Finding(key, CRITICAL, "never ran", "it never ran, as far as this journal goes")
+        Finding(key, CRITICAL, "never ran", "it never ran: the journal has no run of it")
         for key in dict.fromkeys(expected)
         if key not in keys
     ]
@@ -47,7 +47,7 @@ def overdue(recent: Sequence[RecentRow], now: int, *, late: float, expected: Ite
 
 
 def judge(runs: Sequence[RunRow], first: int, now: int, late: float) -> Finding:
-    """How a key stands. ``runs``: its newest ones, oldest first; ``first``: when the first of all began."""
+    """The state of a key. ``runs``: its newest runs, the oldest first; ``first``: when its first run of all began."""
     newest = runs[-1]
     zone = zone_of(newest)
     try:
@@ -64,9 +64,9 @@ def judge(runs: Sequence[RunRow], first: int, now: int, late: float) -> Finding:
     seconds = (now - newest.started) / 1_000_000
     usual = usual_seconds(runs)
     if newest.ended is None and usual is not None and seconds > max(LONG_TIMES * usual, LONG_SECONDS):
-        text = f"running for {duration(seconds)} on {host(newest.owner)}, where {duration(usual)} is usual"
+        text = f"running for {duration(seconds)} on {host(newest.owner)}; {duration(usual)} is usual"
         if state(newest) == UNKNOWN:
-            text = f"no end recorded for {duration(seconds)} on {host(newest.owner)}, {duration(usual)} is usual"
+            text = f"no end recorded for {duration(seconds)} on {host(newest.owner)}; {duration(usual)} is usual"
         return Finding(newest.key, WARNING, "long", text)
     when = _clock(newest.started, zone)
     word = state(newest)
@@ -83,7 +83,7 @@ def due_tick(run: RunRow, now: int, late: float) -> int | None:
 
 
 def usual_seconds(runs: Sequence[RunRow]) -> float | None:
-    """The median of the newest successes; None without one."""
+    """The median duration of the newest successes in seconds; None without a success."""
     successes = [run for run in runs if state(run) == SUCCESS and run.ended is not None][-SUCCESSES:]
     return median((run.ended or 0) - run.started for run in successes) / 1_000_000 if successes else None
 
@@ -91,7 +91,7 @@ def usual_seconds(runs: Sequence[RunRow]) -> float | None:
 def summary(found: Sequence[Finding]) -> tuple[int, str]:
     """The exit code of all findings together, and the line that a monitor shows."""
     if not found:
-        return NO_ANSWER, "DISLOCK UNKNOWN - the journal has no run: is it named where the jobs are started?"
+        return NO_ANSWER, "DISLOCK UNKNOWN - the journal has no run: is LOCK_JOURNAL set where the jobs are started?"
     level = max(finding.level for finding in found)
     bad = [finding for finding in found if finding.level]
     names = ", ".join(f"{finding.key} ({finding.word})" for finding in bad)
@@ -101,7 +101,7 @@ def summary(found: Sequence[Finding]) -> tuple[int, str]:
 
 
 def zone_of(run: RunRow) -> ZoneInfo:
-    """The zone in which a run's times are shown."""
+    """The zone in which a run's times are shown: its schedule's, or UTC."""
     try:
         return find_zone(run.time_zone or "UTC")
     except ConfigurationError:
@@ -113,7 +113,7 @@ def _missed(runs: Sequence[RunRow], due: int, zone: ZoneInfo, late: float) -> Fi
     tick = _tick(due, zone)
     until = due + round(late * 1_000_000)
     for run in reversed(runs):
-        # Started before this tick was over, and there until after it came.
+        # It started before the tick was overdue, and still ran when the tick came.
         if run.started <= until and (run.ended is None or run.ended >= due) and state(run) != "died":
             if "lease" not in run.strategy:
                 continue
@@ -134,7 +134,7 @@ def _bad(run: RunRow, zone: ZoneInfo) -> str:
 
 
 def _clock(micros: int, zone: ZoneInfo) -> str:
-    # The jobs of one list may have different zones.
+    # With the zone, because the jobs of one list may have different ones.
     return f"{clock(micros, zone)} {zone.key}"
 
 

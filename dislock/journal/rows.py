@@ -1,4 +1,4 @@
-"""What one row of the journal means: how a run stands, how long it took, and on which host."""
+"""What one row of the journal means: the state of a run, how long it took, and on which host it ran."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ SUCCESS = "success"
 FAILURE = "failure"
 LOST = "lost"
 NOT_STARTED = "not started"
-#: What is not stored: there is no end in the row.
+#: States that are not stored: the row has no end.
 RUNNING = "running"
 DIED = "died"
 UNKNOWN = "unknown"
-#: Those of a run that did not do what it was started for.
+#: States of a run that did not do its work.
 BAD = (FAILURE, LOST, NOT_STARTED, DIED)
 
 
 def state(run: RunRow) -> str:
-    """How a run stands: its outcome, or what its lease says where no end was recorded."""
+    """The state of a run: its outcome, or, if no end was recorded, what its lease says."""
     if run.ended is not None:
         return run.outcome or UNKNOWN
     if "lease" not in run.strategy:
-        # A slot says nothing about who still runs.
+        # A slot does not say whether the run goes on.
         return UNKNOWN
     if run.live:
         return RUNNING
-    # Freed in order: the end has not been recorded, which says nothing against the run.
+    # The lease was freed in order: only the record of the end is missing.
     return UNKNOWN if run.freed else DIED
 
 
 def ended(run: RunRow) -> str:
-    """How it ended, for people: the state and what the exit code adds to it."""
+    """How a run ended, for people: its state, and what the exit code adds to it."""
     text, code = state(run), run.exit_code
     if text == FAILURE and code is not None:
         return f"signal {signal_name(code - 128)}" if code > 128 else f"exit {code}"
@@ -60,14 +60,14 @@ def host(owner: str) -> str:
 
 
 def took(run: RunRow, now: int) -> float | None:
-    """Seconds that it took, or has been running; None where neither is known."""
+    """Seconds that the run took, or has been running; None if neither is known."""
     if run.ended is not None:
         return max(0.0, (run.ended - run.started) / 1_000_000)
     return max(0.0, (now - run.started) / 1_000_000) if state(run) == RUNNING else None
 
 
 def duration(seconds: float) -> str:
-    """A duration for people, in at most seven characters where it is below a hundred days."""
+    """A duration for people; below a hundred days it has at most seven characters."""
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
     whole = round(seconds)
@@ -80,7 +80,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(micros: int, zone: tzinfo, day: datetime | None = None) -> str:
-    """A moment for people: month, day and time in a zone; only the time if it is of the same ``day``."""
+    """A moment for people: month, day and time in a zone; only the time if it is on the same ``day``."""
     moment = to_moment(micros)
     if moment is None:
         return "never"

@@ -21,7 +21,7 @@ def common_zone(runs: Iterable[RunRow]) -> ZoneInfo:
 
 
 def table(runs: Sequence[RunRow], now: int, zone: ZoneInfo) -> list[tuple[str, ...]]:
-    """A line for each run, under ``HEADINGS``; times are in ``zone``."""
+    """A row for each run, under ``HEADINGS``; times are in ``zone``."""
     lines: list[tuple[str, ...]] = []
     for run in runs:
         tick = None if run.tick is None else local(run.tick, zone)

@@ -25,7 +25,7 @@ class Lock(NamedTuple):
 
 
 def locks(rows: Sequence[LockRow]) -> list[Lock]:
-    """The rows of locks of this program; others in the table are nobody's business here."""
+    """The locks of this program; other rows of the table are ignored."""
     return [
         Lock(row.key.removeprefix(prefix), kind, row)
         for row in rows
@@ -35,11 +35,11 @@ def locks(rows: Sequence[LockRow]) -> list[Lock]:
 
 
 def table(found: Sequence[Lock], recent: Sequence[RecentRow] | None, zone: ZoneInfo) -> list[tuple[str, ...]]:
-    """A line for each lock, under ``HEADINGS``, with a journal also under ``MORE_HEADINGS``, in ``zone``."""
+    """A row for each lock, under ``HEADINGS``, and with a journal also ``MORE_HEADINGS``; times are in ``zone``."""
     lines: list[tuple[str, ...]] = []
     for lock in found:
         left = (lock.row.expires - lock.row.now) / 1_000_000
-        # An owner that holds nothing any more is the last one.
+        # The owner of a free lock is its last one.
         line: tuple[str, ...] = (
             lock.key,
             lock.kind,
@@ -53,7 +53,7 @@ def table(found: Sequence[Lock], recent: Sequence[RecentRow] | None, zone: ZoneI
 
 
 def as_json(found: Sequence[Lock], recent: Sequence[RecentRow] | None) -> list[dict[str, object]]:
-    """A dictionary for each lock; ``ends_at`` is None where it never ends."""
+    """A dictionary for each lock; ``ends_at`` is None if it never ends."""
     lines: list[dict[str, object]] = []
     for lock in found:
         line: dict[str, object] = {

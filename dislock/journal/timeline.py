@@ -16,17 +16,17 @@ from dislock.protocol.questions import RunRow
 from dislock.protocol.schedule import Schedule
 from dislock.protocol.statements import EPOCH, to_micros
 
-#: Runs of one key that are drawn at most, the newest; ticks of one key that are marked as missed at most.
+#: At most so many runs of one key are drawn, the newest; at most so many of its ticks are marked as missed.
 LONGEST_LANE = 2000
 MOST_MISSED = 500
-#: Rows of runs that overlap in one lane at most.
+#: At most so many rows of a lane show runs that overlap.
 MOST_ROWS = 4
-#: Characters of a key beside its lane, before it is broken into lines.
+#: Characters of a key beside its lane; a longer key is broken into lines.
 MOST_LABEL = 30
-#: Where a label of the axis would reach beyond the page.
+#: Beyond this percentage a label of the axis would not fit on the page.
 EDGE = 97.0
 
-#: The class of a bar, the mark that tells it apart without colour, and the legend's words.
+#: The class of a bar, the mark that distinguishes it without colour, and the words of the legend.
 LOOKS = {
     SUCCESS: ("good", "", "success"),
     "failure": ("bad", "\u00d7", "failure"),
@@ -39,14 +39,14 @@ LOOKS = {
 
 
 class Span(NamedTuple):
-    """What part of time a page shows, in microseconds, and in which zone."""
+    """The time that a page shows, in microseconds since 1970, and its zone."""
 
     since: int
     now: int
     zone: ZoneInfo
 
     def at(self, micros: int) -> float:
-        """Where a moment lies, in percent of the span."""
+        """The place of a moment, in percent of the span."""
         return min(100.0, max(0.0, (micros - self.since) * 100 / max(1, self.now - self.since)))
 
     def local(self, micros: int) -> datetime:
@@ -54,7 +54,7 @@ class Span(NamedTuple):
 
 
 def timeline(runs: Sequence[RunRow], span: Span, *, late: float) -> str:
-    """The whole page. ``runs``: ordered by key and start, with the last one of each key before the span."""
+    """The whole page. ``runs``: ordered by key and start, including the last run of each key before the span."""
     lanes: dict[str, list[RunRow]] = {}
     for run in runs:
         lanes.setdefault(run.key, []).append(run)
@@ -70,7 +70,7 @@ def timeline(runs: Sequence[RunRow], span: Span, *, late: float) -> str:
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="color-scheme" content="light dark">\n',
-            # Whatever a key may hold: nothing on this page is carried out or loaded.
+            # Nothing on this page is executed or loaded, whatever a key contains.
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
             f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
             f"<h1>{heading}</h1>\n<p>{escape(_counts(drawn))} Times are in {escape(span.zone.key)}.</p>\n",
@@ -81,7 +81,7 @@ def timeline(runs: Sequence[RunRow], span: Span, *, late: float) -> str:
 
 
 def missed_ticks(runs: Sequence[RunRow], since: int, until: int) -> list[int]:
-    """The ticks between the runs of one key, and after the last one, that nobody ran; at most ``MOST_MISSED``."""
+    """The ticks between the runs of one key, and after the last run, that nobody ran; at most ``MOST_MISSED``."""
     by_tick = {run.tick: run for run in runs if run.tick is not None and run.schedule is not None}
     ends = sorted(by_tick)
     found: list[int] = []
@@ -111,7 +111,7 @@ class _Lane:
         self.key = key
         self.cut = len(runs) > LONGEST_LANE + 1
         if self.cut:
-            # Between the run before the span and the oldest of those that are drawn, nothing is known.
+            # What lies between the run before the span and the oldest drawn run is not known.
             runs = runs[-LONGEST_LANE:]
         self.missed = missed_ticks(runs, span.since, span.now - round(late * 1_000_000))
         self.runs = [run for run in runs if self._end(run, span) >= span.since]
@@ -122,11 +122,11 @@ class _Lane:
     def _end(run: RunRow, span: Span) -> int:
         if run.ended is not None:
             return run.ended
-        # How long a run without an end took is not known; one that is still there goes to the right edge.
+        # A running one reaches the right edge. How long another run without an end took is not known.
         return span.now if state(run) == RUNNING else run.started
 
     def _stack(self, span: Span) -> list[tuple[int, RunRow]]:
-        """Each run with the row in which it overlaps none that began before it, as far as there are rows."""
+        """Each run with its row. In its row it overlaps no earlier run, unless there are too few rows."""
         free = [0] * MOST_ROWS
         found = []
         for run in self.runs:
@@ -208,7 +208,7 @@ def _legend() -> str:
 
 
 def _troubles(lanes: Sequence[_Lane], span: Span) -> str:
-    """The same in words, newest first, for whoever cannot see the bars."""
+    """The same in words, the newest first, for readers who cannot see the bars."""
     found = sorted((each for lane in lanes for each in lane.trouble()), reverse=True)
     if not found:
         return "<p>Every run ended well, and no tick was missed.</p>\n"
@@ -228,7 +228,7 @@ def _axis(span: Span) -> Iterator[tuple[float, str, bool]]:
     midnight = begin.replace(hour=0)
     step = 0
     while True:
-        # Wall clock arithmetic: a day has 23 to 25 hours.
+        # By the wall clock, because a day has 23 to 25 hours.
         wall = midnight + (timedelta(hours=hours * step) if hours < 24 else timedelta(days=days * step))
         at = to_micros(wall.replace(fold=0).astimezone(timezone.utc))
         if at > span.now:

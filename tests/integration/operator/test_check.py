@@ -62,7 +62,7 @@ def test_what_is_doubtful_is_said_and_changes_no_exit_code(operator: Dislock) ->
     assert (ran.code, ran.err) == (0, "")
     doubts = " ".join(ran.out.partition("Doubtful")[2].split())
     assert "--ttl has no effect without the strategy lease" in doubts
-    assert "no zone is given, so that of the database session (UTC) is used" in doubts
+    assert "no time zone is set, so the database session's zone (UTC) is used" in doubts
     assert "the slot tolerance of 5 s is cut to 1 s" in doubts
     assert "two or more commands have this key: echo" in doubts
 
@@ -112,7 +112,7 @@ def test_missing_privileges_and_a_missing_command_are_named(operator: Dislock) -
         url = psycopg.conninfo.make_conninfo(operator.url, user="check_cron")
         ran = operator.run("--check", "DATABASE_URL", "no-such-command", **{**SLOT, "DATABASE_URL": url})
         assert ran.code == 2
-        assert "this role may not use the table key_value: GRANT UPDATE ON key_value TO it" in " ".join(ran.out.split())
+        assert "this role may not use the table key_value: GRANT UPDATE ON key_value to it" in " ".join(ran.out.split())
         assert "the command was not found" in ran.out
         assert re.search(r"^  lock table key_value +cannot be used, see below$", ran.out, re.MULTILINE)
     finally:

@@ -33,7 +33,7 @@ def test_what_schema_prints_is_what_init_creates(bare: Dislock, database_url: st
     bare.sql(re.sub(r"\bcron\b", "schema_cron", ran.out))
     bare.environment |= {"DATABASE_URL": database_url}
     again = bare.run("--init", "--table=jobs.locks", "--journal=jobs.runs", "DATABASE_URL")
-    assert (again.code, again.out.count("is there already")) == (0, 2)
+    assert (again.code, again.out.count("exists already")) == (0, 2)
     other = bare.run("--init", "--table=locks", "--journal=runs", "DATABASE_URL")
     assert (other.code, other.out.count("is created")) == (0, 2)
     columns = """SELECT attname, format_type(atttypid, atttypmod), attnotnull, attidentity FROM pg_attribute
@@ -328,7 +328,7 @@ def test_forget_deletes_runs_and_free_rows(operator: Dislock, record: Record) ->
     record(key="other")
     operator.run("--release", "report", "--slot", "--force", "DATABASE_URL")
     ran = operator.run("--forget", "report", "--force", "DATABASE_URL")
-    assert (ran.code, ran.out) == (0, "1 runs are deleted.\nOne of its locks is held, and stays.\n")
+    assert (ran.code, ran.out) == (0, "1 run is deleted.\nOne of its locks is held, and stays.\n")
     assert set(operator.rows()) == {"lease:report"}
     assert operator.sql("SELECT key FROM runs") == [("other",)]
 

@@ -411,27 +411,37 @@ def test_an_entry_that_no_program_can_be_given_is_left_out(monkeypatch: pytest.M
         ("LOCK_KILL_GRACE", "LOCK_KILL_GRACE_SECONDS"),
         ("LOCK_LOG_LEVEL", "CRONJOB_LOCK_LOG_LEVEL"),
         ("CRON_TZS", "CRON_TZ"),
+        ("LOCKWAIT", "LOCK_WAIT_SECONDS"),
+        ("CRONTZ", "CRON_TZ"),
+        ("RUNLOCK_TTL", "RUN_LOCK_TTL_SECONDS"),
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_told(theirs: str, ours: str) -> None:
     (option,) = (each for each in OPTIONS if each.variable == ours)
     (notice,) = settings(**{**both(option), theirs: "1"}).notices
-    assert notice == f"{theirs} is not a setting of dislock; was {ours} meant? It is not set"
+    assert notice == f"{theirs} is not a setting of dislock; did you mean {ours}, which is not set?"
     good, _ = SAMPLES[ours]
     assert not settings(**{**both(option), theirs: "1", ours: good}).notices
     assert not settings(f"{option.option}={good}", **{**both(option), theirs: "1"}).notices
 
 
-@pytest.mark.parametrize("name", ["LOCK_FILE", "LOCK_TIMEOUT_SECONDS", "LOCK_DIR", "CRON_D", "LOCKED", "CRON"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("LOCK_FILE", "LOCK_TIMEOUT_SECONDS", "LOCK_DIR", "LOCK_PORT", "LOCK_SERVICE_HOST", "LOCKED", "LOCKFILE"),
+        *("LOCKPRG", "CRON", "CRON_D", "CRONTAB", "CRON_SECRET", "RUN_ID", "SCHEDULE", "DISLOCK_LOCK_KEY"),
+    ],
+)
 def test_other_programs_have_variables_of_their_own(name: str) -> None:
     assert not settings(**{name: "1"}).notices
 
 
-def test_a_missing_setting_is_told_with_what_may_be_a_slip() -> None:
+@pytest.mark.parametrize("theirs", ["LOCK_KEYS", "LOCKKEY"])
+def test_a_missing_setting_is_told_with_what_may_be_a_slip(theirs: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        settings(unset="LOCK_KEY", LOCK_KEYS="job")
+        settings(unset="LOCK_KEY", **{theirs: "job"})
     assert (
-        str(caught.value) == "LOCK_KEY (or --lock-key) is not set; LOCK_KEYS is set, but the setting is called LOCK_KEY"
+        str(caught.value) == f"LOCK_KEY (or --lock-key) is not set; {theirs} is set, but the setting is called LOCK_KEY"
     )
     with pytest.raises(ConfigurationError, match="LOCK_STRATEGIE is set, but the setting is called LOCK_STRATEGY"):
         settings(unset="CRON_SCHEDULE", LOCK_STRATEGIE="lease")
@@ -479,13 +489,13 @@ def test_a_schedule_without_its_strategy_has_no_effect() -> None:
     ],
 )
 def test_an_option_that_took_the_urls_variable_is_named(argv: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match=f"{argv[0]} took DATABASE_URL for its value: its own was forgotten"):
+    with pytest.raises(ConfigurationError, match=f"{argv[0]} took DATABASE_URL as its value: its own value is missing"):
         load(argv, ENVIRON)
 
 
 def test_the_journal_is_a_table_of_its_own() -> None:
     assert settings(LOCK_JOURNAL="a.runs").context.journal_parts == ["a", "runs"]
     assert settings().context.journal_parts is None
-    assert refusal(LOCK_JOURNAL="key_value") == "LOCK_JOURNAL names the lock table: the journal is a table of its own"
+    assert refusal(LOCK_JOURNAL="key_value") == "LOCK_JOURNAL names the lock table: the journal needs its own table"
     assert refusal("--journal=x", "--table=x").startswith("--journal names the lock table")
     assert "0 to 36500" in refusal(LOCK_JOURNAL_KEEP_DAYS="1.5")
