@@ -1,1 +1,1 @@
-"""What makes the artifacts: the commands lie at the door, what they do in `zipapp`, `folder` and `common` behind it."""
+"""Makes the artifacts. The commands are in this folder; their code is in `zipapp`, `folder`, `pages` and `common`."""

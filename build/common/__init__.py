@@ -1,1 +1,1 @@
-"""What the ways of shipping share: tools and lock files, wheel, bills of materials, the release, the demonstration."""
+"""What the artifacts share: tools and lock files, wheel, bills of materials, the release, the demonstration."""

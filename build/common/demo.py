@@ -1,4 +1,4 @@
-"""The demonstration: what the locks do for a cron job, a migration and an operator, on a PostgreSQL of its own."""
+"""The demonstration: what the locks do for a cron job, a migration and an operator, on a temporary PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from build.common.tools import ROOT
 
 WIDTH = 80
 HOSTS = 5
-#: Takes half a second, and says for which tick.
+#: Takes half a second, and prints its tick.
 REPORT = ["/bin/sh", "-c", 'sleep 0.5; echo "wrote the report of $DISLOCK_SLOT"']
 
 
@@ -44,7 +44,7 @@ class Demo:
         return self._server.program("psql", "-X", "-At", "-d", self._server.url(), "-c", statement).strip()
 
     def start(self, settings: dict[str, str], command: Sequence[str], gate: int | None = None) -> subprocess.Popen[str]:
-        """Starts the command under dislock; with a gate, as soon as its other end is closed."""
+        """Starts the command under dislock; with a gate, only when the other end of the gate is closed."""
         line = [str(self._program), "DATABASE_URL", *command]
         if gate is not None:
             line = ["/bin/sh", "-c", 'read -r _; exec "$@" </dev/null', "gate", *line]
@@ -93,7 +93,7 @@ class Demo:
         title("2  Three replicas come up, and each wants to migrate the database first")
         shell("LOCK_KEY=migrate LOCK_STRATEGY=lease LOCK_WAIT_SECONDS=60 dislock ...")
         settings = {"LOCK_KEY": "migrate", "LOCK_STRATEGY": "lease", "LOCK_WAIT_SECONDS": "60"}
-        # Two at once would both find that there is nothing yet.
+        # Two migrations at once would both find nothing done.
         migrate = "if [ -e done ]; then echo nothing left to do; else sleep 0.5; touch done; echo migrated; fi"
         results = self.at_once(3, settings, ["/bin/sh", "-c", migrate])
         for number, result in enumerate(results, 1):
@@ -196,7 +196,7 @@ def said(result: Ended) -> str:
 
 
 def kill_all_of(process: subprocess.Popen[str]) -> None:
-    """What the death of a host does to it and its command."""
+    """Kills it and its command, as the death of a host does."""
     for victim in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
         victim.kill()
 
@@ -225,7 +225,7 @@ def row(name: str, code: int, text: str) -> None:
 
 
 def main() -> int:
-    # Each line as it comes, also into a pipe or a file.
+    # Print each line at once, also into a pipe or a file.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a text stream unless somebody replaced it
     with tempfile.TemporaryDirectory(prefix="dislock-demo-") as folder, Postgres() as server:
         return Demo(ROOT / sys.argv[1], server, Path(folder)).show()

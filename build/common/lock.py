@@ -1,6 +1,6 @@
 """Resolves what goes into the artifacts, and writes the lock files with the hash of each file that may be used.
 
-Written are zipapp/packages.lock, zipapp/natives.lock and common/tools.lock; folder/folder.lock is kept by hand."""
+It writes zipapp/packages.lock, zipapp/natives.lock and common/tools.lock; folder/folder.lock is maintained by hand."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from build.common.tools import BUILD, ROOT, make_environment, pip
 from build.zipapp.natives import PLATFORMS, PYTHONS, download
 
 TOOLS = ("pip", "shiv", "hatchling")
-# Not in the file: for 24 platforms it does not fit, so `pg_advisory_lock.aio` comes with pip only.
+# Not in the zipapp: greenlet for 24 platforms would be too large, so `pg_advisory_lock.aio` comes only with pip.
 LEFT_OUT = {"greenlet", "dislock"}
 NATIVES = "psycopg-binary"
 
 
 def main() -> None:
-    """Markers are evaluated by the Python that runs pip, so it must be the oldest one that the artifact supports."""
+    """Writes the lock files. pip evaluates markers for its own Python, so that must be the oldest supported one."""
     if sys.version_info[:2] != (3, 10):
         python = os.environ.get("DISLOCK_LOCK_PYTHON") or shutil.which("python3.10")
         if not python:
@@ -32,7 +32,7 @@ def main() -> None:
         if subprocess.run(
             [python, "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 10))"], check=False
         ).returncode:
-            sys.exit(f"build/lock: {python} is no CPython 3.10")
+            sys.exit(f"build/lock: {python} is not CPython 3.10")
         os.execv(python, [python, *sys.argv])
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def resolve(python: str, work: Path, *arguments: str) -> dict[str, str]:
-    """Name and version of everything that the requirements want."""
+    """Name and version of everything that the requirements need."""
     report = work / "report.json"
     pip(python, "install", "--dry-run", "--ignore-installed", "--report", str(report), "--target", str(work / "none"),
         "--only-binary", ":all:", "--python-version", "3.10", *arguments)  # fmt: skip
@@ -57,7 +57,7 @@ def resolve(python: str, work: Path, *arguments: str) -> dict[str, str]:
 
 
 def pure(python: str, work: Path, wanted: dict[str, str]) -> dict[str, list[str]]:
-    """The pure-Python wheel of each: it fits every host, and SQLAlchemy's works without its compiled parts."""
+    """The pure-Python wheel of each: it works on every host, and SQLAlchemy works without its compiled parts."""
     hashes = {}
     for name, version in sorted(wanted.items()):
         folder = work / f"pure-{name}"
@@ -77,7 +77,7 @@ def native_hashes(python: str, work: Path, requirement: str) -> list[str]:
 
 
 def libpq_version(python: str, folder: Path, natives: str) -> str:
-    """What the libpq in this platform's wheel says of itself; one release of psycopg-binary has the same in each."""
+    """The version of the libpq in this platform's wheel. All wheels of one release of psycopg-binary have the same."""
     pip(python, "install", "--target", str(folder), natives, natives.replace(NATIVES, "psycopg"))
     ask = "import psycopg; print('{}.{}'.format(*divmod(psycopg.pq.version(), 10000)))"
     environment = {"PYTHONPATH": str(folder), "PSYCOPG_IMPL": "binary"}

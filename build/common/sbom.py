@@ -1,4 +1,4 @@
-"""CycloneDX: what a bill of materials says of a Python package, of a bundled library, and of all of them together."""
+"""CycloneDX: the entries of a bill of materials for Python packages and bundled libraries, and the whole document."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 
 Component = dict[str, object]
-#: What the header License may hold that is an SPDX identifier.
+#: Values of the header License that are SPDX identifiers.
 IDENTIFIERS = {"MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MPL-2.0", "ISC", "Zlib"}
 CLASSIFIER = "License :: OSI Approved :: "
 
 
 def document(main: Component, components: Iterable[Component]) -> bytes:
-    """Of something that is made of these."""
+    """The bill of materials of ``main``, which consists of these components."""
     parts = sorted(components, key=lambda component: str(component["bom-ref"]))
     whole = {
         "bomFormat": "CycloneDX",
@@ -47,7 +47,7 @@ def python_component(content: bytes) -> Component:
 
 
 def licenses_of(metadata: Message) -> list[object]:
-    """By the expression; in packages older than that header by the identifier, else by the names in the classifiers."""
+    """The licences: by the expression; in older packages by the identifier, else by the names in the classifiers."""
     if expression := metadata.get("License-Expression"):
         return [{"expression": expression}]
     if (told := metadata.get("License")) in IDENTIFIERS:
@@ -58,7 +58,7 @@ def licenses_of(metadata: Message) -> list[object]:
 
 
 def bundled(platform: str, files: Mapping[str, bytes], versions: Mapping[str, str]) -> list[Component]:
-    """The shared libraries in psycopg's wheels for one platform, each as a part of its project."""
+    """The shared libraries in psycopg's wheels for one platform, each with its project."""
     return [bundled_file(platform, name, content, versions) for name, content in sorted(files.items())]
 
 
@@ -66,7 +66,7 @@ def bundled_file(platform: str, name: str, content: bytes, versions: Mapping[str
     soname = re.fullmatch(r"(lib.+?)-[0-9a-f]{8}\.so\.([0-9.]+)", name)
     assert soname is not None, name
     project = project_of(name, versions)
-    # Without the project's version, the number that the file itself has.
+    # If the project's version is not known, use the file's own number.
     component = library(f"{platform}/{name}", soname[1], versions.get(project, soname[2]))
     component["purl"] = f"pkg:generic/{project}" + (f"@{versions[project]}" if project in versions else "")
     component["hashes"] = [{"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}]
@@ -74,7 +74,7 @@ def bundled_file(platform: str, name: str, content: bytes, versions: Mapping[str
     return component
 
 
-#: The starts of file names, by project.
+#: The beginnings of file names, by project.
 PARTS = {
     "openssl": ("libcrypto-", "libssl-"),
     "krb5": ("libkrb5-", "libkrb5support-", "libk5crypto-", "libgssapi_krb5-"),
@@ -94,7 +94,7 @@ PACKAGES = {
     "libsasl": "cyrus-sasl",
     "libxcrypt": "libxcrypt",
 }
-#: What two projects print of themselves, which are in no distribution's package where the wheel's builder made them.
+#: Version texts in the files of two projects. If the wheel's builder made them, no distribution's package lists them.
 PRINTED = {
     "openssl": ("libcrypto-", re.compile(rb"OpenSSL (\d+\.\d+\.\d+[a-z]?) ")),
     "krb5": ("libkrb5-", re.compile(rb"KRB5_BRAND: krb5-(\d+(?:\.\d+)+)")),
@@ -103,7 +103,7 @@ PRINTED = {
 
 def project_of(name: str, versions: Mapping[str, str]) -> str:
     if name.startswith("libcom_err-"):
-        # krb5 has one of its own, with another number.
+        # krb5 has its own libcom_err, with another number.
         return "krb5" if ".so.3" in name else "e2fsprogs"
     if name.startswith("libcrypt-"):
         return "libxcrypt" if "libxcrypt" in versions else "glibc"
@@ -111,9 +111,9 @@ def project_of(name: str, versions: Mapping[str, str]) -> str:
 
 
 def versions(bill: bytes, files: Mapping[str, bytes], libpq: str) -> dict[str, str]:
-    """The versions of the projects: by the wheel's own bill of materials, by what they print, and libpq's.
+    """The versions of the projects: from the wheel's own bill of materials and from texts in the files; and libpq's.
 
-    OpenLDAP, where the wheel's builder made it, says in neither way which one it is.
+    If the wheel's builder made OpenLDAP, neither of them has its version.
     """
     found = {"postgresql": libpq}
     for name, content in files.items():

@@ -1,4 +1,4 @@
-"""The tools that make the artifacts, at pinned versions, in an environment of their own beside the checkout."""
+"""The tools that make the artifacts, at pinned versions, in a separate environment in the checkout's cache."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from typing import NoReturn
 BUILD = Path(__file__).resolve().parents[1]
 ROOT = BUILD.parent
 CACHE = ROOT / ".cache"
-# What PEP 441 archives can hold at the earliest; every time stamp in the artifacts is this one.
+# The earliest time that a zip archive can store; every time stamp in the artifacts is this one.
 EPOCH = "315532800"
-#: Which of pip's settings the caller decides: where packages come from, and how they are reached.
+#: The settings of pip that the caller decides: where packages come from, and how pip reaches them.
 FOR_PIP = re.compile(
     r"(extra-)?index-url|find-links|no-index|cert|client-cert|trusted-host|proxy|keyring-provider"
     r"|timeout|default-timeout|retries|cache-dir|no-cache-dir|use-deprecated|use-feature"
@@ -28,8 +28,8 @@ FOR_PIP = re.compile(
 
 
 def run_with_tools(module: str) -> NoReturn:
-    """Replace this process by `python -m MODULE ARGUMENTS` in the environment of tools.lock, made if need be."""
-    if sys.version_info < (3, 10):  # noqa: UP036 - whoever builds is told, too
+    """Replaces this process by `python -m MODULE ARGUMENTS` in the environment of tools.lock. Makes it if necessary."""
+    if sys.version_info < (3, 10):  # noqa: UP036 - an older Python can run the build commands so far
         sys.exit(f"{sys.argv[0]}: CPython 3.10 or newer is needed")
     python = tools()
     theirs = re.compile("PYTHON.*|VIRTUAL_ENV")
@@ -50,14 +50,14 @@ def tools() -> Path:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         if not (folder / ".stamp").is_file() or (folder / ".stamp").read_text() != stamp:
             make_environment(folder)
-            # Plain wheels only: nothing is built, so nothing of this machine gets in.
+            # Only wheels: nothing is built, so nothing of this machine gets in.
             pip(python, "install", "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", str(lock))
             (folder / ".stamp").write_text(stamp)
     return python
 
 
 def make_environment(folder: Path) -> None:
-    # Debian keeps this module in a package of its own; what venv says without it is a traceback at whoever runs it.
+    # Debian has this module in a separate package, and without it venv ends with a traceback.
     if find_spec("ensurepip") is None:
         sys.exit(
             f"{sys.executable} cannot make virtual environments here; on Debian and Ubuntu: apt install python3-venv"
@@ -70,7 +70,7 @@ def make_environment(folder: Path) -> None:
 
 
 def pip(python: Path | str, command: str, *arguments: str) -> None:
-    """pip, quiet unless it fails."""
+    """Runs pip, without output unless it fails."""
     done = subprocess.run(
         [str(python), "-m", "pip", command, "--disable-pip-version-check", "--no-input", *arguments],
         check=False,
@@ -84,10 +84,10 @@ def pip(python: Path | str, command: str, *arguments: str) -> None:
 
 @functools.cache
 def pip_environment(python: str) -> dict[str, str]:
-    """The environment for pip: of the caller's settings, in files and variables, those that FOR_PIP names."""
+    """The environment for pip. Of the caller's settings, in files and variables, only those in FOR_PIP are kept."""
     command = [python, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, check=False, capture_output=True, text=True).stdout
-    # Section, option and value, as global.index-url='https://…'.
+    # Section, option and value, such as global.index-url='https://…'.
     files = {name: ast.literal_eval(text) for name, text in re.findall(r"^\w+\.([\w-]+)=(.*)$", listed, re.MULTILINE)}
     variables = {name[4:].lower().replace("_", "-"): os.environ[name] for name in os.environ if name.startswith("PIP_")}
     kept = {name: value for name, value in (files | variables).items() if FOR_PIP.fullmatch(name)}

@@ -12,14 +12,14 @@ from build.common.tools import ROOT
 
 
 def build(folder: Path, *targets: str) -> None:
-    """hatchling's own command, so that nothing else has a say. Its output is reproducible under a fixed umask.
+    """Runs hatchling's own command, so that no other settings count. Its output is reproducible with a fixed umask.
 
-    The source distribution takes every file of the checkout that .gitignore does not name, so ``folder`` must be
-    outside of it or named there.
+    The source distribution contains every file of the checkout that .gitignore does not name, so ``folder`` must be
+    outside the checkout or named in .gitignore.
     """
     os.umask(0o022)
     for target in targets:
-        # Quiet unless it fails: what it prints is the file's place aside.
+        # Its output is shown only if it fails, because it prints the temporary place of the file.
         done = subprocess.run(
             [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)],
             check=False,
@@ -34,7 +34,7 @@ def build(folder: Path, *targets: str) -> None:
 def main() -> None:
     dist = ROOT / "dist"
     dist.mkdir(exist_ok=True)
-    # Made aside and moved, so that a broken build leaves the last good files.
+    # Made in another folder and moved, so that a failed build leaves the last good files.
     with tempfile.TemporaryDirectory(dir=dist, prefix=".new-") as work:
         build(Path(work), "wheel", "sdist")
         for file in sorted(Path(work).iterdir()):

@@ -1,1 +1,1 @@
-"""Makes the folder that brings its own Python, and the image around it. What is put into it lies in `inside`."""
+"""Makes the folder with its own Python, and the image around it. Files that go into the folder are in `inside`."""

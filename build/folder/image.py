@@ -1,6 +1,6 @@
-"""The files of the default image beside its base and /dislock: its user, links to the folder, what scanners read.
+"""The other files of the default image, beside its base and /dislock: its user, links, and what scanners read.
 
-Called by the Dockerfile. A base may have its own of any of them, which stay.
+Called by the Dockerfile. A base may have its own version of any of these files, which is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def make(base: Path, dislock: Path, target: Path) -> None:
     add_user(base, target)
     write(target / "usr/bin/python3", '#!/bin/sh\nexec /dislock/bin/python3 "$@"\n').chmod(0o755)
     link(target, "/usr/bin/dislock", "/dislock/dislock")
-    # Also where the folder's own OpenSSL was told to look by who built it.
+    # Also at the place where the folder's own OpenSSL was built to look.
     own = [str(dislock / "bin" / "python3"), "-c", "import ssl; print(ssl.get_default_verify_paths().openssl_cafile)"]
     for place in {*CERTIFICATES, subprocess.run(own, capture_output=True, text=True, check=True).stdout.strip()}:
         link(target, place, "/dislock/ssl/cert.pem")
@@ -47,13 +47,13 @@ def link(target: Path, place: str, to: str) -> None:
 
 
 def add_user(base: Path, target: Path) -> None:
-    """Users and groups are added to the base's own, which differ from base to base."""
+    """Adds a user and a group to the base's own, which differ from base to base."""
     for name, line in (("passwd", f"dislock:x:{USER}:{USER}:dislock:/tmp:/bin/sh"), ("group", f"dislock:x:{USER}:")):
         write(target / "etc" / name, f"{(base / 'etc' / name).read_text()}{line}\n")
 
 
 def add_records(base: Path, dislock: Path, target: Path) -> None:
-    """Release and packages of the distribution that the folder's files are from, and a bill with the base's busybox."""
+    """Adds release and packages of the distribution of the folder's files, and a bill with the base's busybox."""
     records = dislock / "distribution"
     if records.is_dir() and not (base / "etc/os-release").is_symlink() and not (base / "etc/os-release").exists():
         shutil.copytree(records / "status.d", target / "var/lib/dpkg/status.d")

@@ -1,4 +1,4 @@
-"""Copies the running CPython, what it needs of its standard library, and every shared library that it needs."""
+"""Copies the running CPython, the needed part of its standard library, and every shared library that it needs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 MACHINE = platform.machine()
 
-#: Loaded by name at run time, so that no file names them: name services, thread cancellation, and the empty
-#: libraries that older wheels still ask for.
+#: Loaded by name at run time, so that no file lists them: name services, thread cancellation, and the empty libraries
+#: that older wheels still need.
 BY_NAME = (
     "libc.so.6",
     "libm.so.6",
@@ -32,7 +32,7 @@ BY_NAME = (
     "libnss_compat.so.2",
 )
 
-#: Never needed by a job that has no terminal, no compiler and no tests of the interpreter itself.
+#: Not needed by a job without a terminal, a compiler and tests of the interpreter itself.
 LEFT_OUT = re.compile(
     r"""
     (test|tests|idlelib|idle_test|tkinter|turtledemo|ensurepip|lib2to3|pydoc_data|venv|_pyrepl|__pycache__
@@ -52,7 +52,7 @@ def check_machine() -> None:
     libc, version = platform.libc_ver()
     if MACHINE not in LOADERS:
         raise CannotBuildError(f"no runtime is made for {MACHINE}; known are {', '.join(LOADERS)}")
-    # --argv0, without which sys.executable would name a file that cannot be started, came with 2.33.
+    # 2.33 is the first with --argv0. Without it, sys.executable would name a file that cannot be started.
     if libc != "glibc" or tuple(map(int, version.split("."))) < (2, 33):
         raise CannotBuildError(f"glibc 2.33 or newer is needed (Debian 12, RHEL 10), not {libc} {version}")
 
@@ -66,7 +66,7 @@ def library_folder() -> str:
 
 
 def libraries_of(files: Iterable[Path]) -> Iterator[Path]:
-    """Every library that the system's loader would load for these files, by the name under which it is asked for."""
+    """Every library that the system's loader would load for these files, by the name that the files use."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
     for file in files:
         told = subprocess.run(["ldd", file], env=environment, capture_output=True, text=True, check=True)
@@ -106,15 +106,15 @@ def copy_standard_library(target: Path) -> None:
 
 
 def copy(source: str | Path, target: str | Path) -> None:
-    """Content and execute permission, whatever the umask and the owner; a link becomes what it points to."""
+    """Copies content and execute permission, whatever the umask and the owner. A link becomes what it points to."""
     shutil.copyfile(source, target)
     Path(target).chmod(0o755 if os.access(source, os.X_OK) else 0o644)
 
 
 def copy_interpreter(root: Path) -> set[Path]:
-    """``root``/lib gets the loader, the interpreter, its standard library and all of their libraries.
+    """Copies the loader, the interpreter, its standard library and all of their libraries to ``root``/lib.
 
-    Returns the files of this machine that were copied, without the standard library's.
+    Returns the files of this machine that were copied, except those of the standard library.
     """
     lib = root / "lib"
     lib.mkdir(parents=True)
@@ -128,7 +128,7 @@ def copy_interpreter(root: Path) -> set[Path]:
 
 
 def copy_libraries(root: Path, files: Iterable[Path], extra: Iterable[Path] = ()) -> set[Path]:
-    """The libraries of ``files`` that do not lie inside ``root`` already; returns where they were."""
+    """Copies the libraries of ``files`` that are not in ``root`` yet. Returns where they were."""
     copied = set()
     for library in {*libraries_of(files), *extra}:
         target = root / "lib" / library.name
@@ -140,9 +140,9 @@ def copy_libraries(root: Path, files: Iterable[Path], extra: Iterable[Path] = ()
 
 
 def strip(root: Path) -> None:
-    """Takes out debugging symbols: an interpreter built from source carries 20 MB of them, distributions' none."""
+    """Removes debugging symbols: an interpreter built from source has 20 MB of them, a distribution's has none."""
     for file in (root / "lib").rglob("*"):
-        # The libraries inside wheels are laid out by patchelf, which strip is known to break.
+        # patchelf has changed the layout of the libraries in wheels, and strip is known to break such files.
         if file.is_symlink() or not file.is_file() or "site-packages" in file.parts:
             continue
         with file.open("rb") as opened:

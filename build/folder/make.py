@@ -1,4 +1,4 @@
-"""Makes the runtime folder: the zipapp's packages with a CPython, a loader and a C library of their own."""
+"""Makes the runtime folder: the zipapp's packages with their own CPython, loader and C library."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ C_OPTIONS = (
 
 
 def fetch_tools(target: Path) -> None:
-    """The locked compiler and certificates, by pip, which checks their hashes."""
+    """Installs the locked compiler and certificates with pip, which checks their hashes."""
     lock = str(BUILD / "folder" / "folder.lock")
     checked = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
     pip(tools(), "install", *checked, "--target", str(target), "--requirement", lock)
 
 
 def compile_launchers(root: Path, tools: Path) -> None:
-    """$CC, or the locked compiler, for a program that needs no C library."""
+    """Compiles the launchers, which need no C library, with $CC or the locked compiler."""
     given = os.environ.get("CC")
     target = ["-target", f"{interpreter.MACHINE}-linux-none", "-fno-sanitize=all"]
     compiler = shlex.split(given) if given else [sys.executable, "-m", "ziglang", "cc", *target]
@@ -60,7 +60,7 @@ def compile_launchers(root: Path, tools: Path) -> None:
 
 def add_start(root: Path) -> None:
     library = root / "lib" / interpreter.library_folder()
-    # As bytecode: a script is compiled anew at each start.
+    # As bytecode, because a script would be compiled at each start.
     py_compile.compile(
         str(INSIDE / "start.py"),
         cfile=str(root / "lib" / "start.pyc"),
@@ -73,13 +73,13 @@ def add_start(root: Path) -> None:
 
 
 def compile_modules(root: Path, folder: Path) -> None:
-    """Leaves bytecode in place of sources: 8 MB less, and half as many files to copy into a pod's volume.
+    """Replaces sources by bytecode: 8 MB less, and half as many files to copy into a pod's volume.
 
-    It is done by the folder's own launcher and interpreter, which so show that they run.
+    The folder's own launcher and interpreter do it, which also shows that they run.
     """
     command = [str(root / "bin" / "python3"), "-S", "-s", "-m", "compileall", "-q", "-b"]
     options = ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/dislock"]
-    # The order of sets in bytecode follows from the hash seed.
+    # The order of sets in bytecode depends on the hash seed.
     subprocess.run([*command, *options, str(folder)], env={"PYTHONHASHSEED": "0"}, check=True)
     for source in [*folder.rglob("*.py")]:
         source.unlink()
@@ -106,7 +106,7 @@ def make(root: Path, zipapp: Path) -> None:
         from_here = interpreter.copy_interpreter(root)
         compile_launchers(root, tools)
         (root / "ssl").mkdir()
-        # From the package and never from this machine's trust store, which may hold a company's own.
+        # From the package, never from this machine's trust store, which may contain a company's own certificates.
         interpreter.copy(tools / "certifi" / "cacert.pem", root / "ssl" / "cert.pem")
         packages.unpack(zipapp, site, packed)
         from_here |= interpreter.copy_libraries(root, site.rglob("*.so*"))

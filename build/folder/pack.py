@@ -1,4 +1,4 @@
-"""An archive whose bytes follow from the files' names and contents alone."""
+"""Packs an archive whose bytes depend only on the files' names and contents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def pack(root: Path, archive: Path) -> None:
-    """Writes ``root`` as the one top folder of ``archive``, owned by root, dated SOURCE_DATE_EPOCH or 1980."""
+    """Writes ``root`` as the only top folder of ``archive``, owned by root, dated SOURCE_DATE_EPOCH or 1980."""
     date = int(os.environ.get("SOURCE_DATE_EPOCH", "315532800"))
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -21,7 +21,7 @@ def pack(root: Path, archive: Path) -> None:
     temporary = archive.with_suffix(".new")
     with (
         temporary.open("wb") as file,
-        # The file's name and the time of compression would be part of the header otherwise.
+        # Otherwise the header would contain the file's name and the time of compression.
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=9, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.GNU_FORMAT) as tar,
     ):
@@ -31,5 +31,5 @@ def pack(root: Path, archive: Path) -> None:
 
 
 def size(root: Path) -> int:
-    """Bytes in files, as a file system without blocks would count them."""
+    """The sum of the sizes of all files, in bytes."""
     return sum(path.lstat().st_size for path in root.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Takes out of the zipapp what one interpreter on one platform needs, as its first start would."""
+"""Unpacks from the zipapp what one interpreter on one platform needs, as a first start of the zipapp does."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from build.folder.interpreter import MACHINE, CannotBuildError
 from build.zipapp.natives import BILL
 
-#: What stays packed in the folder too, because dislock itself never imports it.
+#: Stays packed in the folder too, because dislock itself never imports it.
 PACKED = "sqlalchemy.zip"
 NATIVES = f"natives/glibc-{MACHINE}"
-#: For those who test SQLAlchemy dialects of their own.
+#: Only for tests of other SQLAlchemy dialects.
 LEFT_OUT = "sqlalchemy/testing/"
 
 
 def unpack(zipapp: Path, site: Path, packed: Path) -> None:
-    """Fills ``site``, and ``packed`` with what is to go into ``PACKED``. The archive's layout is that of build/pyz."""
+    """Fills ``site``, and ``packed`` with the files for ``PACKED``. The zipapp must have the layout of build/pyz."""
     folders = {
         "site-packages/": "",
         f"{NATIVES}/psycopg_binary.libs/": "psycopg_binary.libs/",
@@ -40,7 +40,7 @@ def unpack(zipapp: Path, site: Path, packed: Path) -> None:
 
 
 def bill(zipapp: Path) -> bytes:
-    """What psycopg's wheel says of the libraries bundled in it."""
+    """The bill of materials of psycopg's wheel, which names the libraries bundled in it."""
     with open_zipapp(zipapp) as archive:
         return archive.read(f"{NATIVES}/{BILL}")
 

@@ -1,4 +1,4 @@
-"""Where the files of the folder come from: licences, the distribution's own records, a bill of materials."""
+"""Where the folder's files come from: licences, the distribution's own records, and a bill of materials."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from build.common.sbom import Component
 from build.folder import interpreter
 from build.zipapp.natives import libpq_version
 
-#: Left out, because nothing of it is in the folder: the compiler's output holds nothing of the compiler.
+#: Left out, because the compiler's output contains nothing of the compiler.
 TOOLS = "ziglang"
 
 
@@ -34,19 +34,19 @@ class Package:
     def component(self, release: dict[str, str]) -> Component:
         system = release["ID"]
         version, architecture = self.field("Version"), self.field("Architecture")
-        # Without distro, scanners do not know whose advisories to look at.
+        # Without distro, scanners do not know whose advisories to use.
         distro = f"{system}-{release['VERSION_ID']}" if "VERSION_ID" in release else system
         purl = f"pkg:deb/{system}/{self.name}@{version}?arch={architecture}&distro={distro}"
         return sbom.library(purl, self.name, version)
 
 
 def owners(files: Iterable[Path]) -> list[Package]:
-    """The Debian packages that the files belong to; files of none, such as an interpreter built here, are left out."""
+    """The Debian packages of the files. Files without a package, such as an interpreter built here, are left out."""
     if not shutil.which("dpkg-query"):
         return []
     found = set()
     for file in files:
-        # The database may know a file by its place before or after /lib became a link to /usr/lib.
+        # dpkg may know a file by its path from before or after /lib became a link to /usr/lib.
         places = {str(path).removeprefix("/usr") for path in (file, file.resolve())}
         names = [name for place in places for name in (place, f"/usr{place}")]
         told = subprocess.run(["dpkg-query", "-S", *names], capture_output=True, text=True, check=False).stdout
@@ -64,7 +64,7 @@ def add_licenses(packages: Iterable[Package], folder: Path) -> None:
 
 
 def add_records(packages: Iterable[Package], folder: Path) -> None:
-    """What scanners of images read, as in Debian's images without dpkg: the release, and a file for each package."""
+    """Writes what scanners of images read, as in images without dpkg: the release, and a file for each package."""
     (folder / "status.d").mkdir(parents=True)
     for package in packages:
         (folder / "status.d" / package.name).write_text(package.record)
@@ -72,7 +72,7 @@ def add_records(packages: Iterable[Package], folder: Path) -> None:
 
 
 def packages(places: Iterable[Path], bill: bytes) -> list[Component]:
-    """What came from the package index, and the libraries bundled in it."""
+    """The packages from the package index, and the libraries bundled in them."""
     found = []
     for place in places:
         for metadata in sorted(place.glob("*.dist-info/METADATA")):

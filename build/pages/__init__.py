@@ -1,1 +1,1 @@
-"""The documents as a site, the man page, and the parts of the documents that are made from the code."""
+"""Makes the site, the man page, and the parts of the documents that come from the code."""

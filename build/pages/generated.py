@@ -1,6 +1,6 @@
-"""The parts of the documents that are made from the code; a test fails when one is out of date.
+"""Generates the parts of the documents that come from the code; a test fails if one is out of date.
 
-Each stands between two comments, ``<!-- generated: NAME -->`` and ``<!-- /generated -->``, except the man page and the
+Each is between two comments, ``<!-- generated: NAME -->`` and ``<!-- /generated -->``, except the man page and the
 pictures, which are whole files.
 """
 
@@ -22,7 +22,7 @@ _WORD = re.compile(r"(?:^|(?<=\. ))([a-z,]+):(?= )")
 
 
 def fresh() -> dict[Path, str]:
-    """What each document with a generated part should hold."""
+    """The current text of each document with a generated part."""
     parts = {
         "settings": settings(),
         "settings-in-full": settings_in_full(),
@@ -54,7 +54,7 @@ def refresh() -> list[Path]:
 
 
 def settings() -> str:
-    """A row for each setting: variable, option, default and half a line."""
+    """A row for each setting: variable, option, default and a short description."""
     lines = ["| variable | option | default | meaning |", "|---|---|---|---|"]
     lines += [
         f"| `{option.variable}` | `{option.option}` | {_default(option)} | {_half_a_line(option)} |"
@@ -64,7 +64,7 @@ def settings() -> str:
 
 
 def settings_in_full() -> str:
-    """A section for each group of settings, with all that ``--help`` says."""
+    """A section for each group of settings, with everything that ``--help`` says."""
     lines: list[str] = []
     for group in GROUPS:
         lines += [f"## {group}", ""]
@@ -108,6 +108,6 @@ def _half_a_line(option: Option) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Help as Markdown: words before a colon, options, and what a reader would type are set as code."""
+    """Help as Markdown: words before a colon, options, and what a reader would type become code."""
     text = _WORD.sub(lambda match: f"`{match[1]}`:", text)
     return re.sub(r'(?<![\w`-])(--[a-z-]+|"my\.schema"\."locks"|@daily)(?![\w-])', r"`\1`", text).replace("|", r"\|")

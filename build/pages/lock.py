@@ -1,6 +1,6 @@
 """Resolves the tools that make the site, and writes pages.lock with the hash of each file that may be used.
 
-Run as ``python -m build.pages.lock``, where a newer tool is wanted.
+Run it as ``python -m build.pages.lock`` to get newer tools.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "pymdown-extension
 #: The oldest decides the versions.
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux2014_aarch64", "manylinux_2_28_aarch64")
-#: For a server that rebuilds while one writes.
+#: Not needed to build the site once.
 UNUSED = ("watchdog", "pip", "setuptools")
 
 

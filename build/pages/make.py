@@ -1,4 +1,4 @@
-"""Makes the site: the documents as they lie in the repository, by MkDocs at pinned versions."""
+"""Makes the site with MkDocs at pinned versions, from the documents in the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 CACHE = ROOT / ".cache"
 LOCK = HERE / "pages.lock"
 SITE = ROOT / "dist" / "docs"
-#: What the site is made from, where it stands in the repository, so that links between the files stay true.
+#: What the site is made from, at the same paths as in the repository, so that links between the files stay valid.
 SOURCES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "docs", "examples")
 API = "docs/api.md"
 _ASKED_OF_OTHERS = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\s(?:src|href)=[\"']?(?:https?:)?//")
@@ -41,15 +41,15 @@ def main() -> None:
         python = tools()
         _gather(CACHE / "site-source")
         config = CACHE / "site.yml"
-        # JSON is YAML, too.
+        # JSON is valid YAML.
         places = {"docs_dir": str(CACHE / "site-source"), "site_dir": str(SITE), "nav": navigation()}
         added = "".join(f"{key}: {json.dumps(value)}\n" for key, value in places.items())
         config.write_text((HERE / "mkdocs.yml").read_text() + added)
-        # The documented packages are read from the checkout; nothing of this account's Python gets in.
+        # The documented packages are read from the checkout; no setting of this account's Python counts.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        # What Material prints about itself is no news about these documents.
+        # Material's notice about MkDocs 2 does not concern these documents.
         environment |= {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        # Not --quiet: what is not printed does not count for --strict.
+        # Not --quiet: for --strict, only printed warnings count.
         command = [str(python), "-m", "mkdocs", "build", "--strict", "--clean", "--config-file", str(config)]
         done = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def tools() -> Path:
-    """The Python of an environment with the tools, made when the lock file is newer than it."""
+    """The Python of an environment with the tools. Makes it if the lock file has changed."""
     stamp = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()
     folder = CACHE / "site-tools"
     python = folder / "bin" / "python"
@@ -81,7 +81,7 @@ def _run(command: list[str]) -> None:
 
 
 def _gather(folder: Path) -> None:
-    """Copies the documents; a link to what is not among them becomes plain text."""
+    """Copies the documents. A link to a file that is not among them becomes plain text."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in SOURCES:
@@ -97,7 +97,7 @@ def _gather(folder: Path) -> None:
 
 
 def _kept(document: Path, link: re.Match[str]) -> str:
-    """The link, or its text where it leads to what the site has not."""
+    """The link; only its text, if the site does not have its target."""
     target = link[2].partition("#")[0]
     here = not target or "://" in target or target.startswith("mailto:") or (document.parent / target).is_file()
     return link[0] if here else link[1]
@@ -138,7 +138,7 @@ def _homes(module: Path) -> dict[str, str]:
 
 
 def _public(module: Path) -> list[str]:
-    """The names in ``__all__``, or the classes of a module that has none."""
+    """The names in ``__all__``; the public classes of a module without it."""
     body = ast.parse(module.read_text()).body
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

@@ -76,6 +76,6 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Text in which nothing is a request or an escape, and a hyphen stays one that can be pasted."""
+    """The text for roff: nothing in it is a request or an escape, and a hyphen can be copied as a hyphen."""
     text = text.replace("\\", r"\e").replace("-", r"\-")
     return re.sub(r"^([.'])", r"\\&\1", text)

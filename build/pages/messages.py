@@ -1,4 +1,4 @@
-"""Every text that the product can print, read from the source: what is prose in a string, except docstrings and SQL."""
+"""Every text that the product can print, read from the source: prose in strings, except docstrings and SQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Which modules belong to which heading of the page; the first that fits takes a module.
+#: The modules under each heading of the page; a module belongs to the first heading that fits.
 PARTS = {
     "advisory": ("pg_advisory_lock/",),
     "operators": ("dislock/journal/", "dislock/cli/operate", "dislock/cli/check", "dislock/cli/schema"),
@@ -16,16 +16,16 @@ PARTS = {
     "process": ("dislock/process/", "dislock/command"),
     "locks": ("dislock/",),
 }
-#: Tables with the text of ``--help``, which stands on other pages: only what they raise counts.
+#: Tables with the text of ``--help``, which is on other pages: only what they raise counts.
 _TABLES = ("dislock/cli/options.py", "dislock/cli/actions.py")
-#: Whose texts stand on another page, are sent to the server, or are markup.
+#: Modules whose texts are on another page, are sent to the server, or are markup.
 _LEFT_OUT = re.compile(
     r"dislock/(cli/usage|protocol/(statements|records|questions|schema)|journal/(style|timeline|metrics)|redaction|_version)\.py"
 )
 _SQL = re.compile(
     r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|GRANT|SET|WITH|WHERE|FROM|BEGIN|AND|ON)\b|\s(FROM|WHERE) "
 )
-#: A pattern that reads somebody else's message.
+#: A pattern that matches messages of other programs.
 _PATTERN = re.compile(r"\\[sw.]|: \+|\)\?|\.\*|\[A-Z|\||^[A-Z ]+$|\]\|")
 
 
@@ -50,7 +50,7 @@ def parts() -> dict[str, str]:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """The prose in a module or a statement: three words or more, with ``…`` for what is filled in."""
+    """The prose in a module or a statement: three words or more, with ``…`` for inserted values."""
     documentation = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):

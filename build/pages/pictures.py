@@ -1,4 +1,4 @@
-"""The pictures of the documents, drawn from numbers; each is readable on a light and on a dark page."""
+"""The pictures of the documents, drawn from numbers, readable on a light and on a dark page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STYLE = """
 
 
 class Picture:
-    """Shapes on a sheet; ``title`` and ``about`` are for readers who do not see it."""
+    """A picture as a list of shapes; ``title`` and ``about`` are for readers who cannot see it."""
 
     def __init__(self, title: str, about: str, height: int) -> None:
         self._head = (
@@ -70,7 +70,7 @@ LEFT, LANE = 80, 30
 
 
 def _lanes(picture: Picture, top: float, right: float) -> list[float]:
-    """Draws a lane for each host; returns their middles."""
+    """Draws a lane for each host. Returns the middle of each."""
     middles = [top + LANE * (number + 0.5) for number in range(len(HOSTS))]
     for name, middle in zip(HOSTS, middles, strict=True):
         picture.text(14, middle + 4, name)
@@ -216,7 +216,7 @@ def takeover() -> str:
 
 
 def the_wings() -> str:
-    """The rows of the package: a module imports from lower rows alone."""
+    """The rows of the package: a module imports only from lower rows."""
     titles = {"__init__": "dislock", "__main__": "python -m dislock", "_version": "_version"}
     present = {wing(module) for module in House(ROOT / PACKAGE).trees}
     rows = [[name for name in names if name in present] for names in ROWS]

@@ -1,1 +1,1 @@
-"""Makes dist/dislock.pyz. What is put into it beside the packages lies in `inside`, as it lies in the archive."""
+"""Makes dist/dislock.pyz. Its own files, apart from the packages, are in `inside`, at their paths in the archive."""

@@ -1,7 +1,7 @@
-"""Makes dist/dislock.pyz with shiv, then lays it out anew. Runs in the environment of tools.lock.
+"""Makes dist/dislock.pyz with shiv, then changes its layout. Runs in the environment of tools.lock.
 
 shiv stages the locked wheels, finds the entry point and packs the archive with its environment.json, which `shiv-info`
-reads. What is changed afterwards, and why, is in docs/artifact.md.
+reads. docs/artifact.md says what is changed afterwards, and why.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from build.common.tools import BUILD, ROOT, pip, pip_environment
 from build.zipapp import natives as native
 from build.zipapp import sbom
 
-#: What is put into the archive beside the packages, as it lies there.
+#: The archive's own files, at their paths in the archive.
 INSIDE = BUILD / "zipapp" / "inside"
 MODULES = ("place", "start", "unpack", "ahead", "complete", "tidy", "script")
-# Files of an installation that say how this machine made it, or that nothing in the archive reads.
+# Files that describe the installation on this machine, or that nothing in the archive reads.
 LEFT_OUT = re.compile(
     r"^share/|(^|/)(bin|tests?|__pycache__)/|\.(pyi|pyx|pxd|c)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|top_level\.txt)$"
 )
-#: Of Python's own modules, those that are missing where it was built without its libraries' headers, and two that
-#: are missing where a distribution cut its packages to the minimum.
+#: Python's own modules that may be missing: the first three if it was built without the headers of their libraries, the
+#: last two if a distribution has reduced its packages to the minimum.
 NEEDED = b"zlib _ssl _ctypes asyncio decimal"
 # Most runs import neither, so they stay packed.
 LATER = {"sqlalchemy": ("sqlalchemy/", "sqlalchemy-"), "tzdata": ("tzdata/", "tzdata-")}
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def pack(work: Path) -> tuple[dict[str, bytes], dict[str, object]]:
-    """What shiv packs: the files of site-packages by name, and its description of the archive."""
+    """What shiv packs: the files of site-packages by name, and shiv's description of the archive."""
     wheel.build(work, "wheel")
     [built] = work.glob("*.whl")
     staged = work / "staged"
@@ -67,7 +67,7 @@ def pack(work: Path) -> tuple[dict[str, bytes], dict[str, object]]:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "shiv", "--console-script", "dislock", "--python", "/bin/sh",
          "--site-packages", str(staged), "--output-file", str(packed), "--reproducible",
-         # From here on they are pip's: the locked wheels, in the form that fits every host.
+         # The rest are pip's options: the locked wheels, in the form that works on every host.
          "--no-deps", "--no-compile", "--require-hashes", "--only-binary", ":all:",
          "--python-version", "3.10", "--platform", "any", "-r", str(BUILD / "zipapp" / "packages.lock")],
         check=False, capture_output=True, text=True, env=pip_environment(sys.executable),
@@ -83,7 +83,7 @@ def pack(work: Path) -> tuple[dict[str, bytes], dict[str, object]]:
 
 
 def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, bytes]:
-    """Every member of the archive but the ones that name the build."""
+    """Every member of the archive, except those that contain the build's name."""
     late = {part: {n: c for n, c in packages.items() if n.startswith(names)} for part, names in LATER.items()}
     members = {f"site-packages/{n}": c for n, c in packages.items() if not any(n in part for part in late.values())}
     members |= {f"later/{part}.zip": zipped(files) for part, files in late.items()}
@@ -92,7 +92,7 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
     for module in ("__init__", *MODULES):
         members[f"_bootstrap/{module}.py"] = (INSIDE / "_bootstrap" / f"{module}.py").read_bytes()
     members["_bootstrap/imports"] = (INSIDE / "_bootstrap" / "imports").read_bytes()
-    # What unpack.py reads in place of the archive's directory, and checks each member against.
+    # unpack.py reads this instead of the archive's directory, and checks each member with it.
     read = (n for n in sorted(members) if n.startswith(("site-packages/", "later/", "natives/", "_bootstrap/imports")))
     sums = "".join(f"{zlib.crc32(members[n])} {n}\n" for n in read).encode()
     members["_bootstrap/sums"] = b"%d\n" % zlib.crc32(sums) + sums
@@ -100,7 +100,7 @@ def lay_out(packages: dict[str, bytes], natives: dict[str, bytes]) -> dict[str, 
 
 
 def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes:
-    """The whole file: the launcher, the program that it starts, and the archive."""
+    """The whole file: the launcher, the program that the launcher starts, and the archive."""
     launcher = (INSIDE / "launcher.sh").read_bytes().replace(b"@NEEDED@", NEEDED)
     digest = hashlib.sha256(launcher)
     for name, content in sorted(members.items()):
@@ -109,7 +109,7 @@ def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes
     place, start = (members[f"_bootstrap/{n}.py"].replace(b"@BUILD@", build.encode()) for n in ("place", "start"))
     guard = members["__main__.py"].replace(b"@NEEDED@", NEEDED)
     guard = guard.replace(b"@PLACE@", b"%d" % len(place)).replace(b"@START@", b"%d" % len(start))
-    # The numbers take as much room as what they stand for, so the launcher's length is known before they are.
+    # The numbers are as long as their placeholders, so the launcher's length is known before they are filled in.
     launcher = launcher.replace(b"@OFFSET@", b"%-8d" % len(launcher)).replace(b"@GUARD@", b"%-7d" % len(guard))
     launcher = launcher.replace(b"@LENGTH@", b"%-8d" % len(guard + place + start))
     members = members | {
@@ -124,7 +124,7 @@ def assemble(members: dict[str, bytes], environment: dict[str, object]) -> bytes
 
 
 def zipped(files: dict[str, bytes], prefix: bytes = b"") -> bytes:
-    """A zip archive that depends on nothing but its content."""
+    """A zip archive whose bytes depend only on its content."""
     target = io.BytesIO()
     target.write(prefix)
     with zipfile.ZipFile(target, "w") as archive:
@@ -133,7 +133,7 @@ def zipped(files: dict[str, bytes], prefix: bytes = b"") -> bytes:
             member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             member.create_system = 3
             member.external_attr = 0o100644 << 16
-            # A Python without zlib still reads __main__.py, to say so.
+            # A Python without zlib must be able to read __main__.py, which reports that.
             stored = name.endswith(".zip") or name == "__main__.py"
             member.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
             archive.writestr(member, files[name], compresslevel=9)
@@ -141,7 +141,7 @@ def zipped(files: dict[str, bytes], prefix: bytes = b"") -> bytes:
 
 
 def replace(path: Path, content: bytes, mode: int) -> None:
-    """In one step: whoever has the old file open goes on with it."""
+    """Replaces the file in one step. A process that has the old file open keeps it."""
     new = path.with_name(f".{path.name}.new")
     new.write_bytes(content)
     new.chmod(mode)

@@ -13,7 +13,7 @@ from pathlib import Path
 from build.common.tools import BUILD, CACHE, pip
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
-# The names that place.py gives to platforms, and the tags that wheels may have, the most portable first.
+# The C libraries as place.py names them, and the tags that wheels may have, the most portable first.
 TAGS = {"glibc": ("manylinux2014", "manylinux_2_28"), "musl": ("musllinux_1_2",)}
 PLATFORMS = {
     f"{libc}-{machine}": [f"{tag}_{machine}" for tag in tags]
@@ -28,7 +28,7 @@ BILL = "psycopg_binary.cdx.json"
 
 
 def libpq_version() -> str:
-    """The libpq in the wheels: build/lock asked it."""
+    """The version of libpq in the wheels, which build/lock has stored."""
     found = re.search(r"^# libpq (\S+)$", LOCK.read_text(), re.MULTILINE)
     assert found is not None
     return found[1]
@@ -44,7 +44,7 @@ def download(python: Path | str, folder: Path, platform: str, version: str, *req
 
 
 def wheels() -> dict[tuple[str, str], Path]:
-    """All of them by platform and version, each checked against natives.lock; kept for the next build."""
+    """All wheels by platform and version, each checked against natives.lock. They are kept for the next build."""
     allowed = set(re.findall(r"sha256:([0-9a-f]{64})", LOCK.read_text()))
     store = CACHE / "natives"
 
@@ -63,11 +63,11 @@ def wheels() -> dict[tuple[str, str], Path]:
 
 
 def members(found: dict[tuple[str, str], Path]) -> Iterator[tuple[str, bytes]]:
-    """What goes into the archive, by name there.
+    """What goes into the archive, by its name there.
 
-    The bundled libraries of one platform are the same in each wheel and are kept once. An extension's own name is no
-    guide (for CPython 3.10, musl's is called like glibc's), so each lies in a folder for its Python, under a name that
-    every Python takes.
+    The bundled libraries of one platform are the same in each wheel, so they are stored once. The name of an extension
+    does not identify it (for CPython 3.10, those for musl and glibc have the same name), so each is in a folder for its
+    Python, under a name that every Python accepts.
     """
     seen: dict[str, bytes] = {}
     for (platform, version), wheel in found.items():
@@ -75,14 +75,14 @@ def members(found: dict[tuple[str, str], Path]) -> Iterator[tuple[str, bytes]]:
             for name in archive.namelist():
                 target = place(name, f"natives/{platform}", f"cpython-{version.replace('.', '')}")
                 if target and target.endswith(BILL) and target in seen:
-                    continue  # it names its wheel, and is the same otherwise
+                    continue  # it differs only in the name of its wheel
                 if target and seen.setdefault(target, content := archive.read(name)) != content:
                     sys.exit(f"{wheel.name}: {name} differs from the one in another wheel")
     yield from seen.items()
 
 
 def place(name: str, natives: str, python: str) -> str | None:
-    """Where a file of a wheel goes to in the archive, if it does."""
+    """The place of a wheel's file in the archive; None: it is left out."""
     folder, _, file = name.partition("/")
     if not file or file.endswith("/"):
         return None

@@ -33,7 +33,7 @@ def python_components(packages: dict[str, bytes]) -> list[Component]:
 
 
 def bundled_components(natives: dict[tuple[str, str], Path]) -> list[Component]:
-    """psycopg-binary itself, what its wheels' own bills of materials name, and each library in them."""
+    """psycopg-binary itself, the packages in its wheels' own bills of materials, and each library in the wheels."""
     found: dict[str, Component] = {}
     for (platform, _), wheel in natives.items():
         with zipfile.ZipFile(wheel) as archive:

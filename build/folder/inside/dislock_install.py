@@ -1,4 +1,4 @@
-"""``dislock --install FOLDER``: copies the runtime folder, so that an init container can hand it to another image."""
+"""``dislock --install FOLDER``: copies the runtime folder, so that an init container can give it to another image."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ USAGE = "usage: dislock --install FOLDER"
 def install(root: Path, target: Path) -> None:
     """Copies every file under a temporary name first, and the programs last.
 
-    So a file that is being executed is replaced and not overwritten, an init container can be run again after it was
-    killed, and whoever finds ``dislock`` finds it whole. Everybody may read the copy, whatever the umask.
+    So a file that is being executed is replaced and not overwritten, a killed init container can be run again, and when
+    ``dislock`` exists it is complete. Every account may read the copy, whatever the umask.
     """
     make_folder(target)
     programs = [root / "bin" / "python3", root / "dislock"]
@@ -33,7 +33,7 @@ def install(root: Path, target: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """With its parents; one that was there before keeps its mode, which is its owner's affair."""
+    """Makes the folder and its parents. A folder that exists already keeps its mode."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -57,7 +57,7 @@ def main(root: str, arguments: Sequence[str]) -> int:
         return 2
     try:
         install(Path(root), target)
-        # What was copied may lie where no program can be started: on a mount with noexec, or beyond an exhausted quota.
+        # The target may allow no programs, for example on a mount with noexec, or a quota may have cut the files.
         subprocess.run([target / "dislock", "--version"], check=True, stdout=subprocess.DEVNULL)
     except OSError as error:
         print(f"dislock: cannot install into {target}: {error}", file=sys.stderr)

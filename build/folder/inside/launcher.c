@@ -1,10 +1,10 @@
 /* The program that a user starts: <folder>/dislock and <folder>/bin/python3.
  *
- * It finds the folder that it lies in and starts the folder's own interpreter with the folder's own loader and C
- * library. It uses no C library itself, so that it runs in an image with another one or with none, and it hands the
- * libraries to the loader as an argument and not as LD_LIBRARY_PATH, which the command would inherit.
+ * It finds its own folder and starts the folder's own interpreter with the folder's own loader and C library. It uses
+ * no C library itself, so that it runs in an image with another C library or with none. It passes the libraries to the
+ * loader as an argument, because the command would inherit LD_LIBRARY_PATH.
  *
- * PYTHON is defined for bin/python3, LOADER is the loader's file name.
+ * PYTHON is defined for bin/python3; LOADER is the loader's file name.
  */
 
 #define ROOM 4096
@@ -85,8 +85,8 @@ static void parent(char *path)
     *end = 0;
 }
 
-/* /proc/self/exe follows symbolic links, so a link to the launcher works from anywhere. Without /proc there is the
- * path that was executed. */
+/* /proc/self/exe follows symbolic links, so a link to the launcher works in any folder. Without /proc, the path that
+ * was executed is used. */
 static void find_folder(char *folder, word *auxiliary)
 {
     const char *executed = "";
@@ -117,8 +117,8 @@ static int begins(const char *text, const char *with)
     return 1;
 }
 
-/* Libraries that are to be loaded into the command are built for the command's C library, not for this one. Their
- * names are made unknown to the loader, in place; start.py puts them back for the command. */
+/* Libraries that are preloaded for the command are built for the command's C library, not for this one. So these
+ * variables are renamed in place, for the loader; start.py restores them for the command. */
 static void hide(char **environment)
 {
     for (; *environment; environment++)
@@ -131,7 +131,7 @@ __attribute__((used, noreturn)) void start(word *stack)
 {
     static char folder[ROOM], loader[ROOM], libraries[ROOM], program[ROOM], own_name[ROOM];
     word count = stack[0];
-    char *arguments[count + 10]; /* The kernel admits a quarter of the stack at most, so there is room for them again. */
+    char *arguments[count + 10]; /* The kernel allows arguments up to a quarter of the stack, so there is room for a copy. */
     char **given = (char **)(stack + 1);
     char **environment = given + count + 1;
     char **rest = environment;

@@ -1,11 +1,11 @@
-# Any Python from 2.7 on can parse this, to say what it lacks. The launcher runs it as the first part of `text`, whose
-# rest is place.py and start.py; for `python3 dislock.pyz` it is the archive's __main__.
+# Any Python from 2.7 on can parse this, so that it can report what it lacks. The launcher runs it as the first part of
+# `text`, which continues with place.py and start.py. For `python3 dislock.pyz` it is the archive's __main__.
 import os
 import sys
 
 
 def lack(named):  # type: (object) -> str | None
-    """Why this Python cannot serve; None if it can. A free-threaded one has no natives: who names it gets it."""
+    """Why this Python is not suitable; None: it is. A free-threaded one has no natives, so it must be named."""
     if sys.version_info < (3, 10):
         return "is Python %d.%d, and CPython 3.10 or newer is needed" % sys.version_info[:2]
     if sys.implementation.name != "cpython":
@@ -20,7 +20,7 @@ def lack(named):  # type: (object) -> str | None
 
 
 launched = "text" in globals()
-# The launcher comes back with this variable when it has looked for another.
+# With this variable the launcher has looked for another Python already.
 found = lack(not launched or "_dislock_lacks" in os.environ or os.environ.get("DISLOCK_PYTHON"))
 if found:
     found = "%s %s" % (sys.executable, found)
@@ -49,7 +49,7 @@ else:
         sys.exit(130)
     except ModuleNotFoundError:
         raise
-    except Exception as reason:  # noqa: BLE001 - each way in which a changed archive cannot be read
+    except Exception as reason:  # noqa: BLE001 - a changed archive fails in many ways
         sys.exit("dislock: %s is damaged (%s): copy it anew" % (sys.argv[0], reason))
 
     main(launched=False)

@@ -1,11 +1,11 @@
 #!/bin/sh
 { # dislock: one file for every host. This shell part finds a Python and hands over to it; the rest of the file is a zip archive.
-# DISLOCK_PYTHON names the interpreter; without it the newest python3.X on PATH that the archive supports is taken.
-# In braces, since a shell would run the first half of a file that was cut short, and call it a success.
+# DISLOCK_PYTHON names the interpreter; without it the newest python3.X on PATH that the archive supports is used.
+# In braces, because a shell would run the first half of an incomplete file, and report a success.
 say() { printf 'dislock: %s\n' "$1" >&2; exit 2; }
 
-# Never a program out of the working directory, which is what an empty or a relative part of PATH means.
-# All variables begin with _dislock_: one that came exported would reach the command with what is put into it here.
+# Never a program in the working directory, which is what an empty or a relative part of PATH means.
+# All variables begin with _dislock_: a variable of the caller that is exported would reach the command with its new value.
 IFS=:
 set -f
 _dislock_absolute=
@@ -13,7 +13,7 @@ for _dislock_folder in ${PATH-}; do
   case $_dislock_folder in /*) _dislock_absolute=$_dislock_absolute$_dislock_folder: ;; esac
 done
 
-# look_for NAME PATTERN: the first such program on PATH, but not in a folder like PATTERN.
+# look_for NAME PATTERN: the first such program on PATH, except in a folder that matches PATTERN.
 look_for() {
   set -f
   for _dislock_folder in $_dislock_absolute; do
@@ -25,14 +25,14 @@ look_for() {
   return 1
 }
 _dislock_names=python3.15:python3.14:python3.13:python3.12:python3.11:python3.10
-# A version manager's shim is there whether or not its Python is, and takes ten times as long to start: the last resort.
+# A version manager's shim exists even without its Python, and takes ten times as long to start, so it is the last choice.
 find_python() {
   for _dislock_name in $_dislock_names; do
     look_for "$_dislock_name" '*/shims' && return
   done
   find_running
 }
-# find_running: the first one that says that it can serve, and one without natives (free-threaded) only if there is no other.
+# find_running: the first Python that says it is suitable; one without natives (free-threaded) only if there is no other.
 find_running() {
   set -f
   _dislock_reason=${_dislock_lacks:-}
@@ -57,7 +57,7 @@ print("-lacks " + ", ".join(absent) if absent else sys.executable if "t" not in 
   say "${_dislock_reason:+$_dislock_reason; }no ${_dislock_reason:+other }CPython 3.10 or newer on PATH (python3.10 to python3.15 were looked for); DISLOCK_PYTHON can name one"
 }
 if [ -n "${_dislock_lacks:-}" ]; then
-  # From the program: the Python that was taken cannot serve. The environment was copied before, and still is there.
+  # The program has found that its Python is not suitable. The copy of the environment exists already.
   find_running
 elif [ -z "${DISLOCK_PYTHON:-}" ]; then
   find_python
@@ -66,12 +66,12 @@ else
   [ -f "$_dislock_python" ] && [ -x "$_dislock_python" ] || say "DISLOCK_PYTHON is $DISLOCK_PYTHON, and there is no such program"
 fi
 
-# A shell changes what it exports (PWD, SHLVL, names that are none in its language), and the command must get the environment as it
-# came. So it is passed on as the kernel has it, and the program puts it back. The copy is three times as long, and there is a limit to
-# what a program can be given: a larger environment is not copied.
+# A shell changes what it exports (PWD, SHLVL, names that are not valid in the shell), but the command must get the original
+# environment. So a copy of it, as the kernel has it, is passed on, and the program restores it. The copy is three times as long, and
+# the size of arguments and environment is limited: a larger environment is not copied.
 _dislock_part=0
 forget() { while [ "$_dislock_part" -gt 0 ]; do _dislock_part=$((_dislock_part - 1)); unset "DISLOCK_ENVIRON_$_dislock_part"; done; }
-# An empty environment is one, too; but not for an od that prints nothing.
+# An empty environment is passed on too, but not if od has printed nothing for another reason.
 nothing() {
   [ "$_dislock_part" -eq 0 ] || return
   read -r _dislock_bytes <"/proc/$$/environ" || [ -n "$_dislock_bytes" ] || { export DISLOCK_ENVIRON_0=; _dislock_part=1; }
@@ -79,7 +79,7 @@ nothing() {
 if [ -z "${_dislock_lacks:-}" ]; then
 if [ /proc/self -ef "/proc/$$" ]; then
   while :; do
-    # A caller's function may have that name.
+    # With `command`, because a function of the caller may have that name.
     _dislock_bytes=$(PATH=$_dislock_absolute/usr/bin:/bin; command od -An -v -tx1 -j "$((_dislock_part * 40000))" -N 40000 "/proc/$$/environ" 2>/dev/null) || { forget; break; }
     [ -n "$_dislock_bytes" ] || { nothing; break; }
     export "DISLOCK_ENVIRON_$_dislock_part=$_dislock_bytes"
@@ -91,14 +91,14 @@ fi
 unset "DISLOCK_ENVIRON_$_dislock_part"
 fi
 
-# Isolated: nothing of the caller's PYTHON variables, user site, site-packages, or working directory. The last is taken off the path by
-# the program, because -I would keep Python 2 from saying that it is too old. The program is read out of this file, instead of running
-# the file as a zip: that spares the interpreter the archive's directory at each start.
+# Isolated: no PYTHON variables of the caller, no user site, no site-packages, no working directory. The program takes the last one off
+# the path, because with -I Python 2 could not report that it is too old. The program is read from this file, and the file is not run
+# as a zip, so that the interpreter does not read the archive's directory at each start.
 start() {
   set +f
   exec "$_dislock_python" -E -s -S -c 'import sys;file=open(sys.argv[1],"rb");file.seek(@OFFSET@);text=file.read(@LENGTH@);file.close();exec(text[:@GUARD@] if len(text)==@LENGTH@ else "sys.exit(\"dislock: %s is damaged: copy it anew\"%sys.argv[1])")' "$0" "$@"
 }
-# Only running it shows that an interpreter is broken, or that copy and arguments are too long for it.
+# Only a start shows that an interpreter is broken, or that the copy and the arguments are too long.
 again() {
   trap - EXIT
   if (forget; "$_dislock_python" -E -s -S -c '') >/dev/null 2>&1; then
@@ -111,9 +111,9 @@ again() {
   start "$@"
   exit 2
 }
-# A shell that is given a script's name may have found it on PATH.
+# A shell that gets a script's name without a path may have found it on PATH.
 [ -r "$0" ] || say "cannot find itself as $0: start it by its path"
-# Where exec fails, bash goes on if asked to, and the others end. BASH_VERSION alone may be the caller's.
+# If exec fails, bash continues if execfail is set, and other shells end. BASH_VERSION may come from the caller, so it is not enough.
 if [ -z "${BASH_VERSION:-}" ] || ! PATH=/ command shopt -s execfail 2>/dev/null; then trap 'again "$@"' EXIT; fi
 start "$@"
 again "$@"

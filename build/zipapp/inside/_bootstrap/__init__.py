@@ -1,1 +1,1 @@
-"""What starts dislock out of its one file; packed into the archive as `_bootstrap`."""
+"""Starts dislock from its one file; packed into the archive as `_bootstrap`."""

@@ -1,7 +1,7 @@
-"""Compiles, beside a first start, what a run is about to import: half of a first run's time would go into that.
+"""Compiles in the background what a first run is about to import, which would take half of that run's time.
 
-The run compiles from the first import on, this process from the last one back, and they meet. Nobody waits for it, and
-it ends with the start that it belongs to.
+The run compiles from the first import on, this process from the last one backwards, until they meet. Nobody waits for
+it, and it ends with its start.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 #: What a run imports, in that order; `tests/artifact/test_costs.py` compares it with a run.
 IMPORTS = "_bootstrap/imports"
-#: A bytecode file that is not compared with its source, which is written at the same time and never again (PEP 552).
+#: The flag of bytecode that is not compared with its source (PEP 552): both are written once, at the same time.
 UNCHECKED = (1).to_bytes(4, "little")
 
 
 def begin(new: str, place: str, archive: Archive) -> None:
-    """Fill the bytecode folders of the cache that is being made as `new` and will lie at `place`."""
+    """Fills the bytecode folders of the cache that is being made in `new` and will be moved to `place`."""
     if sys.dont_write_bytecode or sys.pycache_prefix or processors() == 1:
         return
 
     def work(parent: int) -> None:
-        # It may be moved to its place meanwhile.
+        # The folder may be moved meanwhile.
         os.chdir(new)
         os.set_blocking(parent, False)
         for name in reversed(archive.read(IMPORTS).decode().split()):
@@ -54,7 +54,7 @@ def bytecode(source: bytes, name: str) -> bytes:
 
 
 def processors() -> int:
-    """How many this process may use: on one alone, help would only be in the way."""
+    """How many processors this process may use. With only one, a background process would slow the start down."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""`dislock.pyz --unpack`: a whole cache, compiled and on the disk when it ends. For images, and for packagers."""
+"""`dislock.pyz --unpack`: makes a whole cache, compiled, and written to disk when it ends. For images and packagers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from _bootstrap.place import UnsafeError, check, key, roots
 
 
 def run(archive: str) -> None:
-    """Print the folder that other accounts must be able to read, or say why there can be none."""
+    """Prints the folder that other accounts must be able to read, or why there can be none."""
     if len(sys.argv) > 2:
         start.fail("usage: dislock.pyz --unpack")
     for root, _ in roots()[:1]:
@@ -43,10 +43,10 @@ def complete(root: str, archive: str) -> None:
 
 
 def compile_one(source: str) -> None:
-    """Also where there is bytecode: whose it is and whether it is whole does not matter then."""
+    """Compiles it even if there is bytecode, which may come from elsewhere or be incomplete."""
     with open(source, "rb") as file:
         content = file.read()
     try:
         start.write(cache_from_source(source), ahead.bytecode(content, source))
     except SyntaxError:
-        pass  # for a newer Python; nothing that this one imports
+        pass  # a file for newer Pythons, which this one does not import

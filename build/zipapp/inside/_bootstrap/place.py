@@ -1,6 +1,6 @@
 """Which folder is the cache, and whether it is safe to load anything from it.
 
-Every start compiles this, so it is short. The rest of the program is then loaded from the cache, compiled.
+Every start compiles this, so it is short. The rest of the program is loaded, compiled, from the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
 BUILD = "@BUILD@"
-# Root's on every system (the Filesystem Hierarchy Standard).
+# These belong to root on every system (Filesystem Hierarchy Standard).
 SYSTEM = ("/", "/dev", "/dev/shm", "/home", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var", "/var/cache", "/var/tmp")
 
 
@@ -40,16 +40,16 @@ def key() -> str:
 
 
 def roots() -> list[tuple[str, bool]]:
-    """Where a cache may lie, the best first, and whether the user named it."""
+    """The possible places of a cache, the best first, and whether the user named it."""
     found: list[tuple[str, bool]] = []
     if named := os.environ.get("DISLOCK_CACHE"):
         found.append((named, True))
     else:
-        # The XDG specification says to ignore a relative path.
+        # By the XDG specification a relative path is ignored.
         if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
             found.append((xdg + "/dislock", False))
         if os.geteuid() == 0:
-            # Whatever HOME says: under sudo it can be another user's.
+            # Not HOME: under sudo it can be another user's.
             found.append(("/var/cache/dislock", False))
         else:
             home = os.environ.get("HOME", "") or passwd_home()
@@ -59,12 +59,12 @@ def roots() -> list[tuple[str, bool]]:
 
 
 def sealed(content: bytes) -> bytes:
-    """With a hash at its end, which tells damage, and the bytecode of another pre-release of the same Python."""
+    """The content and its hash, which reveals damage, and bytecode of another pre-release of the same Python."""
     return content + _imp.source_hash(int.from_bytes(MAGIC_NUMBER, "little"), content)
 
 
 def opened(content: bytes) -> bytes:
-    """What was sealed. OSError: it is not as it was written."""
+    """The content that was sealed. OSError: it was changed."""
     if sealed(content[:-8]) != content:
         raise OSError("damaged")
     return content[:-8]
@@ -80,14 +80,14 @@ def passwd_home() -> str:
 
 
 def check(folder: str) -> str:
-    """The folder's real path, if nobody but its owner and root can change what is in it or put another in its place.
+    """The folder's real path, if only its owner and root can change its content or replace it. Else UnsafeError.
 
-    FileNotFoundError: it is not there, and what there is of its path is safe.
+    FileNotFoundError: it does not exist, and the existing part of its path is safe.
     """
     if not folder.startswith("/"):
         raise UnsafeError(f"{folder} must be an absolute path")
     place = "/"
-    # From the top: what has been looked at keeps others from exchanging what is looked at next.
+    # From the top: a folder that was checked keeps others from replacing the next one.
     for name in os.path.realpath(folder).split("/")[1:]:
         refuse_others(place, above=True)
         place = os.path.join(place, name)
@@ -96,15 +96,15 @@ def check(folder: str) -> str:
 
 
 def refuse_others(place: str, *, above: bool = False) -> None:
-    """UnsafeError: somebody else can change what is in this folder, or exchange it. The cache's own must be private."""
+    """UnsafeError: others can change this folder's content, or replace the folder. Only those above may be sticky."""
     found = os.lstat(place)
-    # In a user namespace without the host's root, its folders show as the same account's as those of all others
-    # outside of it, so it is their places that tell. Whoever owns / can exchange the interpreter, too.
+    # In a user namespace without the host's root, root's folders show the same account as those of everybody else
+    # outside of it, so their names decide. And the owner of / could replace the interpreter anyway.
     if found.st_uid not in (0, os.geteuid()) and not (
         above and place in SYSTEM and found.st_uid == os.lstat("/").st_uid
     ):
         raise UnsafeError(f"{place} belongs to another user (uid {found.st_uid})")
-    # Nobody can rename what is not theirs in a sticky folder such as /tmp.
+    # In a sticky folder such as /tmp nobody can rename the files of others.
     others = found.st_mode & 0o022
     if others == 0o020 and alone_in(found.st_gid, found.st_uid):
         return
@@ -113,7 +113,7 @@ def refuse_others(place: str, *, above: bool = False) -> None:
 
 
 def alone_in(group: int, owner: int) -> bool:
-    """Whether it is this user's private group, which several distributions let write to what the user makes."""
+    """Whether it is this user's private group, which on several distributions can write to the user's files."""
     if owner != os.geteuid() or group != os.getgid():
         return False
     import grp
@@ -127,12 +127,12 @@ def alone_in(group: int, owner: int) -> bool:
 
 
 def compiled() -> CodeType | None:
-    """start.py as a first start compiled it. None: not there or not safe, and start.py says or mends what is wrong."""
+    """start.py as a first start compiled it. None: it is missing or unsafe, and start.py reports or repairs that."""
     try:
         for root, _ in roots()[:1]:
             folder = f"{check(root)}/{key()}"
             refuse_others(folder)
-            # While .lock is not empty, the cache has perhaps not reached the disk, and may be that of another boot.
+            # While .lock is not empty, the cache may not be on disk yet, and may have been made before a crash.
             if os.stat(f"{folder}/.lock").st_size:
                 return None
             with open(f"{folder}/start", "rb") as file:

@@ -1,4 +1,4 @@
-"""`dislock.pyz --python SCRIPT`: a script of the user's own, with both packages importable."""
+"""`dislock.pyz --python SCRIPT`: runs the user's script, which can import both packages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from _bootstrap import start
 
 
 def run() -> None:
-    """SCRIPT, `-m MODULE` or `-c CODE`, with the host's site-packages behind this file's own.
+    """Runs SCRIPT, `-m MODULE` or `-c CODE`, with the host's site-packages after this file's own.
 
-    Unlike python, `-m` and `-c` find nothing in the working directory.
+    Unlike python, `-m` and `-c` import nothing from the working directory.
     """
     arguments = sys.argv[2:]
     if sys.flags.no_site:

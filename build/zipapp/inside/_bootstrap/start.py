@@ -1,7 +1,7 @@
-"""The part of the file that every start runs: take the cache, set the path, call dislock.
+"""The part of the file that every start runs: find the cache, set the path, call dislock.
 
-Most starts find it compiled in the cache (`place` looks for it); the others compile it anew, so it is short and imports
-only what the interpreter has loaded already. What a first start needs is in `unpack`.
+Most starts load it, compiled, from the cache (`place` looks for it). The others compile it, so it is short and imports
+only what the interpreter has loaded already. What only a first start needs is in `unpack`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BUILD = "@BUILD@"
 DAY = 86400
-LOST = 600  # s after which nobody is at work any more on what has not reached the disk
+LOST = 600  # s after which no process is still writing a cache to disk
 LATER = {"sqlalchemy": "sqlalchemy", "tzdata": "tzdata.zip"}
 
 
@@ -38,7 +38,7 @@ def fail(sentence: str, code: int = 2) -> NoReturn:
 
 
 def restore_environment() -> dict[bytes, bytes] | None:
-    """Undo what the launcher's shell did to the environment. None: it could not be kept (no /proc, no fitting od)."""
+    """Undoes what the launcher's shell did to the environment. None: there is no copy (no /proc, no suitable od)."""
     os.environ.pop("_dislock_lacks", None)
     parts: list[str] = []
     while (part := os.environ.pop(f"DISLOCK_ENVIRON_{len(parts)}", None)) is not None:
@@ -52,7 +52,7 @@ def restore_environment() -> dict[bytes, bytes] | None:
     original: dict[bytes, bytes] = {}
     for entry in entries:
         name, equals, value = entry.partition(b"=")
-        # Wine leaves a name that is empty; putenv and unsetenv refuse it.
+        # Wine leaves an empty name, which putenv and unsetenv refuse.
         if equals and name:
             original.setdefault(name, value)
     for name in os.environb.keys() - original.keys() - {b""}:
@@ -64,7 +64,7 @@ def restore_environment() -> dict[bytes, bytes] | None:
 
 
 def occupy_closed_descriptors() -> None:
-    """Or the cache's lock would get the number of a closed standard stream, and messages would be written into it."""
+    """Otherwise the cache's lock could get the number of a closed standard stream, and messages would go into it."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -73,7 +73,7 @@ def occupy_closed_descriptors() -> None:
 
 
 def ready(root: str, archive: str) -> str:
-    """The cache in `root`, if it is whole. Then nobody removes it for as long as this process runs from it."""
+    """The cache in `root`, if it is whole. Then nobody removes it while this process runs from it."""
     try:
         folder = f"{check(root)}/{key()}"
         refuse_others(folder)
@@ -86,13 +86,13 @@ def ready(root: str, archive: str) -> str:
         os.close(lock)
         return ""
     except OSError:
-        pass  # a file system without locks: then nobody removes anything from it either
+        pass  # a file system without locks: nobody removes anything from it
     found = os.fstat(lock)
     try:
         there = os.stat(folder + "/.lock")
     except FileNotFoundError:
         there = None
-    # Removed or replaced between the two calls; or written just before the machine went down, and perhaps not to disk.
+    # Removed or replaced between the two calls; or written just before a crash, and perhaps not completely to disk.
     if there is None or not os.path.samestat(found, there) or (found.st_size and os.read(lock, 64) != boot()):
         os.close(lock)
         return ""
@@ -113,7 +113,7 @@ def ready(root: str, archive: str) -> str:
 
 
 def whole(folder: str) -> bool:
-    """Whether all that was unpacked is there: what clears old files away leaves the lock, which looks young."""
+    """Whether all unpacked files exist: programs that delete old files leave the lock, which is always new."""
     try:
         with open(f"{folder}/.files", "rb") as file:
             sizes: dict[str, int] = marshal.loads(opened(file.read()))  # noqa: S302 - as safe as the bytecode beside it
@@ -123,7 +123,7 @@ def whole(folder: str) -> bool:
 
 
 def boot() -> bytes:
-    """Names the time since the machine was last started."""
+    """Identifies the current boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip()
@@ -136,11 +136,11 @@ def can_execute(folder: str) -> bool:
 
 
 class ReplacedError(Exception):
-    """The archive is of another build by now."""
+    """The archive was replaced by another build."""
 
 
 def load(archive: str, name: str) -> ModuleType:
-    """A module that few starts need, out of the archive."""
+    """A module that few starts need, from the archive."""
     sys.path.insert(0, archive)
     try:
         if __import__("_bootstrap.start", fromlist=["BUILD"]).BUILD != BUILD:
@@ -156,12 +156,12 @@ def cold(archive: str, name: str) -> ModuleType:
         return load(archive, name)
     except ReplacedError:
         fail(f"{archive} was replaced while it ran", 1)
-    except Exception as reason:  # noqa: BLE001 - each way in which half an archive, or a changed one, cannot be read
+    except Exception as reason:  # noqa: BLE001 - a changed or incomplete archive fails in many ways
         fail(f"{archive} is damaged ({reason}): copy it anew", 1)
 
 
 def locate(archive: str) -> str:
-    """The folder with everything unpacked, made if need be."""
+    """The folder with everything unpacked. Makes it if necessary."""
     why: list[str] = []
     for root, named in roots():
         try:
@@ -181,7 +181,7 @@ def locate(archive: str) -> str:
 
 
 class Loader(SourceFileLoader):
-    """Python's own, but its bytecode is whole or absent: older Pythons leave half a file on a full disk or a quota."""
+    """Python's own, but it writes whole bytecode files or none: older Pythons leave half a file on a full disk."""
 
     def get_data(self, path: str) -> bytes:
         content = super().get_data(path)
@@ -191,11 +191,11 @@ class Loader(SourceFileLoader):
         try:
             write(path, sealed(bytes(data)))
         except OSError:
-            pass  # a start without it is slower
+            pass  # without it a start is only slower
 
 
 def write(target: str, content: bytes) -> None:
-    """Whole or not at all: the run may be writing or reading the same."""
+    """Writes the whole file or nothing: another process may be writing or reading the same file."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     new = f"{target}.{os.getpid()}"
     try:
@@ -211,7 +211,7 @@ def write(target: str, content: bytes) -> None:
 
 
 def import_from(folder: str) -> None:
-    """Python's own way of importing, with our loader, for what lies in this folder."""
+    """Makes Python import with our loader what is in this folder."""
     finder = FileFinder.path_hook((ExtensionFileLoader, _imp.extension_suffixes()), (Loader, SOURCE_SUFFIXES))
 
     def ours(path: str) -> PathEntryFinder:
@@ -223,7 +223,7 @@ def import_from(folder: str) -> None:
 
 
 class Later:
-    """Brings in what most runs never import, and keeps psycopg from falling back on another libpq unasked."""
+    """Unpacks what most runs never import, and keeps psycopg from silently using another libpq."""
 
     def __init__(self, archive: str, folder: str) -> None:
         self.archive, self.folder = archive, folder
@@ -231,7 +231,7 @@ class Later:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name in LATER:
             place = f"{self.folder}/{LATER[name]}"
-            # A zip file is among the folder's own files, which the start has looked at.
+            # A zip file is one of the folder's own files, which the start has checked.
             if not place.endswith(".zip") and not whole(place):
                 place = cold(self.archive, "unpack").later(self.archive, self.folder, LATER[name])
             if place not in sys.path:
@@ -246,7 +246,7 @@ class Later:
 
 
 def absolute(path: str) -> str:
-    """Relative as it is where the working directory is gone, as in `site`."""
+    """The absolute path; unchanged if the working directory is gone, as in `site`."""
     try:
         return os.path.abspath(path)
     except OSError:
@@ -254,10 +254,10 @@ def absolute(path: str) -> str:
 
 
 def isolate(archive: str, *, keep_packages: bool) -> None:
-    """For `python3 dislock.pyz`: take off the path what the launcher's -I and -S never put on it."""
+    """For `python3 dislock.pyz`: removes from the path what the launcher's options keep off it."""
     ours = {archive, sys.argv[0]}
     if not keep_packages and (given := os.environ.get("PYTHONPATH")):
-        # `site` has made the path's entries absolute. Python's own modules stay, even if they are named once more.
+        # `site` has made the entries absolute. Python's own modules stay, even if PYTHONPATH names them, too.
         own = os.path.dirname(os.__file__)
         theirs = {absolute(entry) for entry in given.split(os.pathsep)} - {own, f"{own}/lib-dynload"}
         ours.update(entry for entry in sys.path if absolute(entry) in theirs)

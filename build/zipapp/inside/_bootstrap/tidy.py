@@ -1,4 +1,4 @@
-"""What happens beside a run, and no start waits for: the cache reaches the disk, old ones and temporary ones go."""
+"""Background work, for which no start waits: writes the cache to disk, and removes old and temporary ones."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from contextlib import suppress
 
 from _bootstrap import start
 
-ABANDONED = 3600  # s after which a half-made folder that nobody holds is nobody's
+ABANDONED = 3600  # s after which an incomplete folder that no process holds is removed
 KEEP = b"k"
 TRIES = 20
 UNUSED = 30 * start.DAY
 
 
 def in_background(root: str, folder: str) -> None:
-    """Tidy up from a process of its own, which nobody waits for and no terminal or pipe hangs on.
+    """Tidies up in a separate process. Nobody waits for it, and it keeps no terminal or pipe open.
 
-    Where there can be none, or where it is killed, a later start makes another (`start.LOST`).
+    If it cannot be made, or is killed, a later start makes another one (`start.LOST`).
     """
     with suppress(OSError):
         os.close(apart(lambda parent: tidy(root, folder)))
 
 
 def remove_at_end(folder: str) -> int:
-    """Remove `folder` when the descriptor returned is closed: on exit, on exec, on a kill. OSError: nobody will."""
+    """Removes `folder` when the returned descriptor is closed: on exit, exec or a kill. OSError: nobody will."""
 
     def wait(parent: int) -> None:
         while told := os.read(parent, 1):
@@ -39,14 +39,14 @@ def remove_at_end(folder: str) -> int:
 
 
 def keep(end: int) -> None:
-    """Remove nothing after all: another account could have put something of this one's in that place."""
+    """Cancels the removal, because another account could have put a file of this account at that place."""
     with suppress(OSError):
         os.write(end, KEEP)
     os.close(end)
 
 
 def remove(folder: str) -> None:
-    """All of a folder, as far as that can be done. A process that compiles may be writing its last file there."""
+    """Removes a folder as far as possible. A process that compiles may be writing its last file there."""
     import shutil
 
     for _ in range(TRIES):
@@ -57,11 +57,11 @@ def remove(folder: str) -> None:
 
 
 def apart(task: Callable[[int], None], *, to_the_end: bool = False) -> int:
-    """Run the task in a grandchild: the command that this process may become has no child that it did not start.
+    """Runs the task in a grandchild, because this process may become the command, which must have no extra child.
 
-    The task is given the end of a pipe that reads as ended when this process has gone; what is returned is the other.
-    Only a task that is needed `to_the_end` outlives a request to leave: systemd waits for each process of a unit.
-    OSError: there can be no process, or it has ended already.
+    The task gets one end of a pipe, which it can read to the end when this process is gone; the other end is returned.
+    Only a task that is needed `to_the_end` survives a request to end: systemd waits for each process of a unit.
+    OSError: no process could be made, or it has ended already.
     """
     parent, end = os.pipe()
     try:
@@ -78,7 +78,7 @@ def apart(task: Callable[[int], None], *, to_the_end: bool = False) -> int:
                     if to_the_end:
                         signal.signal(request, signal.SIG_IGN)
                     elif callable(signal.getsignal(request)):
-                        # The handler of a script that imports something.
+                        # A script that imports something may have its own handler.
                         signal.signal(request, signal.SIG_DFL)
                 os.chdir("/")
                 close_all_but(parent)
@@ -86,7 +86,7 @@ def apart(task: Callable[[int], None], *, to_the_end: bool = False) -> int:
         finally:
             os._exit(0)
     os.close(parent)
-    # Its exit code tells nothing where SIGCHLD is ignored, so whether it had a child is seen in another way.
+    # If SIGCHLD is ignored there is no exit code, so the pipe shows whether the grandchild exists.
     with suppress(ChildProcessError):
         os.waitpid(child, 0)
     try:
@@ -101,7 +101,7 @@ def close_all_but(kept: int) -> None:
     try:
         numbers = [int(number) for number in os.listdir("/proc/self/fd")]
     except OSError:
-        # All that could be open, and not one by one: there may be a million.
+        # All possible descriptors in one call, because there may be a million.
         os.closerange(0, kept)
         os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
         return
@@ -120,12 +120,12 @@ def tidy(root: str, folder: str) -> None:
     except BlockingIOError:
         return
     except OSError:
-        pass  # a file system without locks: two of them do no harm
-    # Again where something was added meanwhile.
+        pass  # a file system without locks: two such processes do no harm
+    # Again if something was added meanwhile.
     seen = 0
     while seen != (seen := os.stat(f"{folder}/.lock").st_mtime_ns):
         os.sync()
-    # Empty from here on: the cache outlives a crash of the machine.
+    # An empty lock says that the cache survives a crash of the machine.
     os.truncate(f"{folder}/.lock", 0)
     for name in os.listdir(root):
         with suppress(OSError):
@@ -136,17 +136,17 @@ def tidy(root: str, folder: str) -> None:
 
 
 def is_cache(name: str) -> bool:
-    """Whether a build of this program made it: other things may lie beside ours."""
+    """Whether it is a cache of some build of this program: the folder may contain other things."""
     build, dash, _ = name.partition("-")
     return bool(dash) and len(build) == len(start.BUILD) and not build.strip("0123456789abcdef")
 
 
 def remove_unused(place: str, after: float) -> None:
-    """Remove a cache that has not been used for `after` seconds, unless a process runs from it."""
+    """Removes a cache that was not used for `after` seconds, unless a process runs from it."""
     try:
         lock = os.open(f"{place}/.lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        lock = os.open(place, os.O_RDONLY | os.O_CLOEXEC)  # half removed, or not begun
+        lock = os.open(place, os.O_RDONLY | os.O_CLOEXEC)  # partly removed, or just being made
     if time.time() - os.fstat(lock).st_mtime > after:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         gone = f"{os.path.dirname(place)}/.old-{os.urandom(8).hex()}"

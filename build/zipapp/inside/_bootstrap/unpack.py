@@ -1,6 +1,6 @@
-"""What a first start needs: unpack this host's part of the archive, whole or not at all.
+"""What a first start needs: unpacks this host's part of the archive, all of it or nothing.
 
-Nothing here runs on a later start, except for the parts that stay in the archive until they are imported.
+Later starts use this only for the parts that stay in the archive until they are imported.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 MUSL_NEEDED = (1, 2, 4)
-PATIENCE = 20.0  # s that a start waits for another one that unpacks already, before it unpacks for itself
+PATIENCE = 20.0  # s that a start waits for another start that is unpacking, before it unpacks itself
 
 
 @contextmanager
 def private() -> Iterator[None]:
-    """What is made in here is its owner's alone, and fully so, whatever the umask."""
+    """Whatever is made in the block, its owner has all permissions and nobody else has any, whatever the umask."""
     before = os.umask(0o077)
     try:
         yield
@@ -39,9 +39,9 @@ def private() -> Iterator[None]:
 
 @private()
 def into(root: str, archive: str) -> str:
-    """Make the cache in `root`. OSError and UnsafeError say why it cannot be had."""
+    """Makes the cache in `root`. OSError and UnsafeError say why that is impossible."""
     os.makedirs(root, exist_ok=True)
-    # Only now, since somebody else may have made it.
+    # Checked only now, because somebody else may have made it.
     root = check(root)
     if not start.can_execute(root):
         raise OSError("does not allow programs (mounted noexec)")
@@ -60,7 +60,7 @@ def into(root: str, archive: str) -> str:
 
 @private()
 def temporary(archive: str, why: list[str]) -> str:
-    """A folder of this process's own, removed when it ends or becomes the command. Where none can be had, exit."""
+    """A temporary folder, removed when this process ends or becomes the command. Exits if there can be none."""
     for base in temporary_places():
         end = -1
         try:
@@ -79,7 +79,7 @@ def temporary(archive: str, why: list[str]) -> str:
 
 @private()
 def later(archive: str, folder: str, part: str) -> str:
-    """The path entry of a part that stays in the archive until it is imported. Where there is no room for it, exit."""
+    """The path entry of a part that stays in the archive until it is imported. Exits if there is no room for it."""
     why: list[str] = []
     packed = Archive(archive).read(f"later/{part}.zip")
     if os.access(folder, os.W_OK):
@@ -100,7 +100,7 @@ def later(archive: str, folder: str, part: str) -> str:
 
 
 def join(folder: str, archive: str, part: str, packed: bytes) -> str:
-    """Unpack a part beside what is in the folder already."""
+    """Adds an unpacked part to the folder."""
     import zipfile
 
     place = f"{folder}/{part}"
@@ -116,7 +116,7 @@ def join(folder: str, archive: str, part: str, packed: bytes) -> str:
 
 
 def doubt(folder: str) -> None:
-    """Have the whole cache made anew if the machine goes down before it has reached the disk."""
+    """Makes a later start unpack the whole cache again if the machine crashes before the cache is on disk."""
     lock = os.open(f"{folder}/.lock", os.O_WRONLY | os.O_CLOEXEC)
     os.write(lock, start.boot())
     os.fsync(lock)
@@ -129,9 +129,9 @@ def temporary_places() -> Iterable[str]:
 
 
 def temporary_folder(base: str) -> tuple[str, int]:
-    """A folder of this process's own, and what keeps it there. OSError and UnsafeError: `base` has none for it."""
+    """A temporary folder, and the descriptor that keeps it. OSError and UnsafeError: it cannot be in `base`."""
     made = f"{base}/dislock-{os.urandom(8).hex()}"
-    # First the process that removes it: without one, or if this process ended in between, it would be left behind.
+    # First the process that removes it: otherwise a folder would be left behind if this process ended in between.
     end = tidy.remove_at_end(made)
     try:
         os.mkdir(made)
@@ -146,7 +146,7 @@ def temporary_folder(base: str) -> tuple[str, int]:
 
 
 def fill(folder: str, place: str, archive: str) -> None:
-    """Unpack what this Python needs, to be moved to its place. The lock is held while this process lives."""
+    """Unpacks what this Python needs into `folder`, which will be moved to `place`. Holds its lock until the end."""
     lock = os.open(f"{folder}/.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
     with suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -162,7 +162,7 @@ def fill(folder: str, place: str, archive: str) -> None:
 
 
 def write_all(folder: str, contents: Iterable[tuple[str, bytes]]) -> None:
-    """The files of a folder, and how large each one is, by which a later start sees whether they are still there."""
+    """Writes the files of a folder, and their sizes, with which a later start checks that they still exist."""
     sizes = {}
     for name, content in contents:
         write(f"{folder}/{name}", content)
@@ -171,12 +171,12 @@ def write_all(folder: str, contents: Iterable[tuple[str, bytes]]) -> None:
 
 
 class Archive:
-    """Reads the file by the directory that the import system has of it already; zipfile would cost a start 30 ms."""
+    """Reads the file by the directory that the import system has read already; zipfile would cost a start 30 ms."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._importer = zipimporter(path)
-        # The first line is the sum of the others.
+        # The first line is the checksum of the others.
         own, _, rest = self.unchecked("_bootstrap/sums").partition(b"\n")
         if own != b"%d" % zlib.crc32(rest):
             self.refuse("_bootstrap/sums")
@@ -184,11 +184,11 @@ class Archive:
         self.sums = {name: int(number) for number, _, name in (line.partition(" ") for line in lines)}
 
     def packages(self) -> dict[str, str]:
-        """The members that every Python needs, and where they go to."""
+        """The members that every Python needs, with their places in the cache."""
         return {name: name for name in self.sums if name.startswith("site-packages/")}
 
     def natives(self) -> dict[str, str]:
-        """Those that are for this Python on this platform; none, where nothing in the file is."""
+        """The members for this Python on this platform; empty if the file has none."""
         libraries = f"natives/{platform()}/psycopg_binary.libs/"
         extensions = f"natives/{platform()}/{sys.implementation.cache_tag}{abi()}/"
         if not any(name.startswith(extensions) for name in self.sums):
@@ -199,7 +199,7 @@ class Archive:
         }
 
     def read(self, name: str) -> bytes:
-        """A member's content, checked as zipfile would."""
+        """A member's content, checked as zipfile does."""
         content = self.unchecked(name)
         if zlib.crc32(content) != self.sums.get(name):
             self.refuse(name)
@@ -216,7 +216,7 @@ class Archive:
 
 
 def abi() -> str:
-    """What makes extension modules of the same version unfit. A debug build loads ordinary ones."""
+    """The ABI flags that extension modules must match. A debug build also loads ordinary modules."""
     return str(getattr(sys, "abiflags", "")).replace("d", "")
 
 
@@ -228,7 +228,7 @@ def write(path: str, content: bytes) -> None:
 
 @contextmanager
 def new_folder(root: str) -> Iterator[str]:
-    """A folder to fill and then to move to its place; gone if that fails."""
+    """A folder to fill and then to move to its place; it is removed if that fails."""
     new = f"{root}/.new-{os.urandom(8).hex()}"
     os.mkdir(new)
     try:
@@ -239,9 +239,9 @@ def new_folder(root: str) -> Iterator[str]:
 
 
 def put(new: str, place: str, archive: str) -> None:
-    """Move a filled folder to its place. A broken one there is replaced; a whole one, made meanwhile, is kept."""
+    """Moves a filled folder to its place. Replaces a broken one there; keeps a whole one that was made meanwhile."""
     if not start.boot():
-        # A later start could not tell whether the machine went down meanwhile.
+        # Without a boot id a later start could not notice a crash.
         os.sync()
     for _ in range(3):
         try:
@@ -260,14 +260,14 @@ def put(new: str, place: str, archive: str) -> None:
 
 
 def set_aside(place: str, root: str) -> None:
-    """Out of the way, where it is removed as soon as no process runs from it."""
+    """Moves it away. It is removed when no process runs from it any more."""
     with suppress(FileNotFoundError):
         os.rename(place, f"{root}/.old-{os.urandom(8).hex()}")
 
 
 @contextmanager
 def one_at_a_time(root: str) -> Iterator[None]:
-    """Forty first starts at once need one unpacking. But none waits for ever for one that was stopped."""
+    """Lets only one of many simultaneous first starts unpack. But none waits for ever for one that was stopped."""
     lock = os.open(f"{root}/.unpacking", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         until = time.monotonic() + PATIENCE
@@ -278,7 +278,7 @@ def one_at_a_time(root: str) -> Iterator[None]:
             except BlockingIOError:
                 time.sleep(0.02)
             except OSError:
-                break  # a file system without locks: each unpacks for itself
+                break  # a file system without locks: each start unpacks itself
         yield
     finally:
         os.close(lock)
@@ -292,7 +292,7 @@ def refuse_old_musl() -> None:
 
 
 def musl_version() -> tuple[int, ...] | None:
-    """Read out of the loader that this process runs by: musl has no call for it."""
+    """The version of musl, read from the loader of this process, because musl has no function for it."""
     if not platform().startswith("musl"):
         return None
     import re
@@ -309,7 +309,7 @@ def musl_version() -> tuple[int, ...] | None:
 
 
 def allow_ctypes(archive: str, folder: str) -> None:
-    """psycopg is about to use the system's libpq: right only where there is nothing else."""
+    """Called before psycopg uses the system's libpq, which is right only if the file has no other one."""
     if os.environ.get("PSYCOPG_IMPL") == "python":
         return
     whole = Archive(archive)
