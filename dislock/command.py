@@ -31,7 +31,7 @@ def run_with_locks(command: Sequence[str], context: LockContext, strategies: Ite
 
     The exit code is 128+N if signal N killed the command. It is 127 if the command was not found and 126 if it cannot
     be executed; the slot is then given back. It is 75 if the lease was lost under ``LeaseLossPolicy.TERMINATE``: the
-    command got SIGTERM, and SIGKILL before the row expired. It is 75, too, if a success could not be sealed.
+    command got SIGTERM, and SIGKILL before the row expired. It is also 75 if a success could not be sealed.
 
     Raises ``LockNotAcquiredError`` if somebody else holds a lock, and what else ``acquire_locks`` raises. Installs no
     signal handler. An exception while it waits (KeyboardInterrupt) stops the command (SIGTERM, ``kill_grace_seconds``,

@@ -26,7 +26,7 @@ class Place:
     def of_caller(cls) -> Place:
         """The place that called the function that calls this."""
         frame = sys._getframe(1).f_back
-        # In its own greenlet a function has no caller. Python's own warnings then name sys, too.
+        # In its own greenlet a function has no caller. Python's own warnings also name sys then.
         return (
             cls("<sys>", 0, vars(sys))
             if frame is None

@@ -72,7 +72,7 @@ def parse(
 
 
 def _next(name: str, rest: list[str]) -> str:
-    """The value of an option that is a word of its own."""
+    """The value of an option: the next word."""
     # An option where the value should be: the value was forgotten, or it came from an empty variable.
     if not rest or rest[0].partition("=")[0] in _BY_OPTION:
         raise ConfigurationError(f"{name} needs a value")

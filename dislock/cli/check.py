@@ -199,7 +199,7 @@ def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
     if len(programs) > 1:
         yield (
             f"two or more commands have this key: {', '.join(sorted(programs))}; they exclude each other, so give "
-            "each job a key of its own, unless you want that"
+            "each job its own key, unless you want that"
         )
     if settings.context.slot_consumed_by == "success":
         yield (

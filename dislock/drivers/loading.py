@@ -1,4 +1,4 @@
-"""Loads psycopg in a process that has nothing else to do, without what psycopg only needs to know its own version."""
+"""Loads psycopg for the command line, without the modules that it needs only to find its own version."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class _NotFoundError(Exception):
 
 
 def load_psycopg() -> None:
-    """Loads psycopg. For a process of our own alone: while it lasts, other threads would be misled too.
+    """Loads psycopg. Only for a process without other threads, because meanwhile they would get the stand-in too.
 
-    psycopg asks the metadata of its packages for their versions, which loads `email`, `zipfile` and more: a twentieth
-    of a run. It goes on where they are not found, and shows them only in texts that we do not print.
+    psycopg reads its version from the metadata of its package, which loads `email`, `zipfile` and more: a twentieth of
+    a run's time. It also works without that version, and shows it only in texts that we do not print.
     """
     if METADATA in sys.modules:
         return
