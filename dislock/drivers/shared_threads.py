@@ -239,5 +239,5 @@ class SharedThreads:
         return job
 
     def post(self, action: Callable[[Courier], None]) -> Courier:
-        """Has the thread of all these locks do something."""
+        """Makes the thread of all these locks do something."""
         return post(self._key, self._database, self._table, action)
