@@ -21,7 +21,7 @@ from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError
 from dislock.journal.rows import clock
 from dislock.protocol.questions import CommandRow, CommandsOfKey, LockRow, Locks, Server, ServerRow
-from dislock.protocol.refusals import slot_is_open
+from dislock.protocol.refusals import job, slot_is_open
 from dislock.protocol.schedule import Schedule
 from dislock.protocol.schema import (
     CREATE_LOCKS,
@@ -172,7 +172,7 @@ def _ticks(settings: Settings, seen: Seen) -> tuple[str, list[str]]:
             doubts.append(
                 f"the slot is held by {row.owner} until {slot.shown(to_moment(row.expires))}, and not by this "
                 "schedule: each start before that is skipped. If the old schedule or the maintenance window is over "
-                f"on all hosts: dislock --release {context.lock_key} --slot {settings.url_variable}"
+                f"on all hosts: dislock --release {job(context.schedule_key)} --slot {settings.url_variable}"
             )
     moment: datetime | None = slot.expires
     for number in range(1, TICKS + 1):
