@@ -99,7 +99,7 @@ ACTIONS = (
         "--metrics",
         "",
         "Print the state of the jobs in the text format of Prometheus.",
-        ("--late", _KEY),
+        ("--late", "--expect", _KEY),
         needs_journal=True,
     ),
     Action(

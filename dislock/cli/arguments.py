@@ -59,24 +59,41 @@ def parse(
         if option is None:
             # An unknown word may be a secret. Only one that looks like an option's name is printed.
             shown = f" {name}" if re.fullmatch(r"--?[A-Za-z][A-Za-z_-]{0,30}", name) else ""
-            raise ConfigurationError(f"unknown option{shown}; see dislock --help")
+            raise ConfigurationError(f"unknown option{shown}; {_meant(name)} dislock --help")
         if not equals:
             value = _next(name, rest)
         options[option.variable] = value
-    if extras:
-        return _asked(options, extras, rest)
     variable, command = rest[0] if rest else None, rest[1:]
-    if command and command[0].partition("=")[0] in {*_BY_OPTION, "--help", "--version"}:
-        raise ConfigurationError(f"options belong in front of the URL variable; {USAGE}")
-    return Arguments(options, variable, command[1:] if command[:1] == ["--"] else command)
+    if command and (name := _option_in(command[0])):
+        raise ConfigurationError(f"{name} belongs in front of the URL variable; {USAGE}")
+    command = command[1:] if command[:1] == ["--"] else command
+    return _asked(options, extras, variable, command) if extras else Arguments(options, variable, command)
 
 
 def _next(name: str, rest: list[str]) -> str:
     """The value of an option: the next word."""
     # An option where the value should be: the value was forgotten, or it came from an empty variable.
-    if not rest or rest[0].partition("=")[0] in _BY_OPTION:
+    if not rest or _option_in(rest[0]):
         raise ConfigurationError(f"{name} needs a value")
     return rest.pop(0)
+
+
+def _option_in(word: str) -> str:
+    """The option that the word is or begins with; "" if it is none."""
+    name = word.partition("=")[0]
+    known = name in _BY_OPTION or name in ("--help", "--version")
+    return name if known or (name.startswith("--") and _extra(name)) else ""
+
+
+def _meant(name: str) -> str:
+    """A question about the option whose name is nearly that one, and where to see all of them."""
+    import difflib
+
+    from dislock.cli.actions import ACTIONS, MODIFIERS
+
+    known = [*_BY_OPTION, *(each.option for each in (*ACTIONS, *MODIFIERS)), "--help", "--version"]
+    meant = difflib.get_close_matches(name.lower(), known, 1, 0.8)
+    return f"did you mean {meant[0]}? See" if meant else "see"
 
 
 def _extra(name: str) -> Action | Modifier | None:
@@ -85,13 +102,13 @@ def _extra(name: str) -> Action | Modifier | None:
     return find_action(name) or find_modifier(name)
 
 
-def _asked(options: dict[str, str], extras: Sequence[tuple[Action | Modifier, str]], rest: list[str]) -> Arguments:
+def _asked(
+    options: dict[str, str], extras: Sequence[tuple[Action | Modifier, str]], variable: str | None, command: list[str]
+) -> Arguments:
     """The arguments of an operator's command."""
     from dislock.cli.actions import chosen
 
     action, words = chosen(extras)
-    command = rest[1:]
     if command and not action.command:
         raise ConfigurationError(f"{action.option} runs no command: nothing may follow the URL variable")
-    command = command[1:] if command[:1] == ["--"] else command
-    return Arguments(options, rest[0] if rest else None, command, action, words)
+    return Arguments(options, variable, command, action, words)

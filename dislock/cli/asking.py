@@ -16,6 +16,8 @@ from dislock.errors import ConfigurationError
 T = TypeVar("T")
 
 DONE, FAILURE, USAGE = 0, 1, 2
+#: Commands that need no more privileges than SELECT.
+READING = ("--status", "--runs", "--overdue", "--metrics", "--timeline")
 
 
 def question(asked: Operation, work: Callable[[Questions], T], *, write: bool = False) -> T:
@@ -24,7 +26,15 @@ def question(asked: Operation, work: Callable[[Questions], T], *, write: bool = 
         database = Database(asked.url, "dislock operator")
     except ConfigurationError as error:
         raise ConfigurationError(f"{asked.url_variable}: {error}") from None
-    return ask(database, work, seconds=asked.timeout, table=asked.table, journal=asked.journal or (), write=write)
+    return ask(
+        database,
+        work,
+        seconds=asked.timeout,
+        table=asked.table,
+        journal=asked.journal or (),
+        write=write,
+        reads=asked.action in READING,
+    )
 
 
 def emit(text: str) -> int:

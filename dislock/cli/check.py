@@ -15,11 +15,13 @@ from dislock.cli.asking import DONE, FAILURE, USAGE, emit, question
 from dislock.cli.output import complain, one_line
 from dislock.cli.schema import differences, missing_rights, readable
 from dislock.cli.tables import table
-from dislock.cli.values import ADVISORY
+from dislock.cli.values import ADVISORY, SCHEDULE
 from dislock.command import described
 from dislock.drivers.questions import Questions
 from dislock.errors import ConfigurationError
-from dislock.protocol.questions import CommandRow, CommandsOfKey, Server, ServerRow
+from dislock.journal.rows import clock
+from dislock.protocol.questions import CommandRow, CommandsOfKey, LockRow, Locks, Server, ServerRow
+from dislock.protocol.refusals import job, slot_is_open
 from dislock.protocol.schedule import Schedule
 from dislock.protocol.schema import (
     CREATE_LOCKS,
@@ -30,7 +32,7 @@ from dislock.protocol.schema import (
     Form,
     quoted,
 )
-from dislock.protocol.statements import to_moment
+from dislock.protocol.statements import to_micros, to_moment
 from dislock.protocol.zones import find_zone
 
 #: How many of the coming ticks are shown.
@@ -59,6 +61,8 @@ class Seen(NamedTuple):
     round_trip: float
     tables: list[TableSeen]
     commands: list[CommandRow]
+    slot: LockRow | None
+    """The row of the slot."""
 
 
 def check(asked: Operation) -> int:
@@ -77,7 +81,7 @@ def check(asked: Operation) -> int:
             wrong.append("the command was not found: cron's PATH is short, so give the command's full path")
     if settings.context.schedule is not None:
         try:
-            ticks, more = _ticks(settings, seen.server)
+            ticks, more = _ticks(settings, seen)
         except ConfigurationError as error:
             wrong.append(str(error))
         else:
@@ -108,18 +112,22 @@ def _look(ask: Questions, settings: Settings) -> Seen:
     context = settings.context
     tables = []
     if ADVISORY not in settings.strategies:
-        trouble = _table(ask, context.table_parts, journal=False)
+        trouble = _table(ask, context.table_parts, server.role, journal=False)
         tables.append(TableSeen(f"lock table {readable(context.table_parts)}", trouble, needed=True))
     commands: list[CommandRow] = []
     if context.journal_parts:
-        trouble = _table(ask, context.journal_parts, journal=True)
+        trouble = _table(ask, context.journal_parts, server.role, journal=True)
         tables.append(TableSeen(f"journal {readable(context.journal_parts)}", trouble, needed=False))
         if not trouble:
             commands = ask.ask(CommandsOfKey(context.lock_key))
-    return Seen(server, ask.target, wall + took / 2 - server.now / 1_000_000, took, tables, commands)
+    rows: list[LockRow] = []
+    if SCHEDULE in settings.strategies and not tables[0].trouble:
+        rows = ask.ask(Locks(context.lock_key))
+    slot = next((row for row in rows if row.key == context.schedule_key), None)
+    return Seen(server, ask.target, wall + took / 2 - server.now / 1_000_000, took, tables, commands, slot)
 
 
-def _table(ask: Questions, parts: Sequence[str], *, journal: bool) -> str:
+def _table(ask: Questions, parts: Sequence[str], role: str, *, journal: bool) -> str:
     """What keeps a run from using the table; "" if nothing does."""
     name = readable(parts)
     columns, needed = (JOURNAL_COLUMNS, GRANT_JOURNAL) if journal else (LOCK_COLUMNS, GRANT_LOCKS)
@@ -129,7 +137,7 @@ def _table(ask: Questions, parts: Sequence[str], *, journal: bool) -> str:
     if problems := differences(ask, parts, columns):
         return f"the table {name} has the wrong form: {'; '.join(problems)}"
     if rights := missing_rights(ask, parts, needed):
-        return f"this role may not use the table {name}: GRANT {', '.join(rights)} ON {name} to it"
+        return f"this role may not use the table {name}: GRANT {', '.join(rights)} ON {name} TO {readable([role])}"
     return ""
 
 
@@ -148,8 +156,8 @@ def _server(seen: Seen) -> str:
     return table(("", ""), rows).lstrip("\n")
 
 
-def _ticks(settings: Settings, server: ServerRow) -> tuple[str, list[str]]:
-    context = settings.context
+def _ticks(settings: Settings, seen: Seen) -> tuple[str, list[str]]:
+    context, server = settings.context, seen.server
     assert context.schedule is not None
     schedule = Schedule(context.schedule, context.time_zone)
     zone = find_zone(context.time_zone or server.zone)
@@ -157,13 +165,21 @@ def _ticks(settings: Settings, server: ServerRow) -> tuple[str, list[str]]:
     assert now is not None
     slot = schedule.slot(now, session_zone=server.zone, tolerance=context.slot_tolerance_seconds)
     rows = [("this slot began", *_both(slot.tick, zone)), ("and lasts until", *_both(slot.expires, zone))]
+    doubts = []
+    if (row := seen.slot) and row.held:
+        rows.append(("it is taken until", *_both(to_moment(row.expires), zone)))
+        if row.expires != to_micros(slot.expires) and not slot_is_open(slot, row.expires, row.now):
+            doubts.append(
+                f"the slot is held by {row.owner} until {slot.shown(to_moment(row.expires))}, and not by this "
+                "schedule: each start before that is skipped. If the old schedule or the maintenance window is over "
+                f"on all hosts: dislock --release {job(context.schedule_key)} --slot {settings.url_variable}"
+            )
     moment: datetime | None = slot.expires
     for number in range(1, TICKS + 1):
         if moment is None:
             break
         rows.append((f"next tick {number}", *_both(moment, zone)))
         moment = schedule.next_tick(moment, session_zone=server.zone)
-    doubts = []
     if context.time_zone is None:
         doubts.append(
             f"no time zone is set, so the database session's zone ({server.zone}) is used: set CRON_TZ or --time-zone "
@@ -192,14 +208,15 @@ def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
     noise = max(settings.context.slot_tolerance_seconds / 2, CLOCK_NOISE)
     if settings.context.schedule is not None and abs(seen.offset) - seen.round_trip / 2 > noise:
         yield "the clocks of this host and of the database differ: a start can count for the wrong tick"
-    programs = {row.command for row in seen.commands if row.command}
+    programs = {row.command: _last_start(row) for row in seen.commands if row.command}
     # If the other command always comes first, the command of this line is not in the journal.
     if programs and settings.command and (own := described(settings.command, settings.context)):
-        programs.add(own)
+        programs.setdefault(own, "this line")
     if len(programs) > 1:
+        named = ", ".join(f"{name} ({where})" for name, where in sorted(programs.items()))
         yield (
-            f"two or more commands have this key: {', '.join(sorted(programs))}; they exclude each other, so give "
-            "each job its own key, unless you want that"
+            f"two or more commands have this key: {named}; they exclude each other, so give each job its own key, "
+            "unless you want that"
         )
     if settings.context.slot_consumed_by == "success":
         yield (
@@ -211,6 +228,10 @@ def _doubts(seen: Seen, settings: Settings) -> Iterator[str]:
                 f"without --wait, a start within {settings.context.run_ttl_seconds:g} s (the TTL) of a killed run is "
                 f"skipped with exit code {settings.skipped or 0}, and the tick stays open"
             )
+
+
+def _last_start(row: CommandRow) -> str:
+    return f"last on {row.host}, {clock(row.last, timezone.utc)} UTC"
 
 
 def _indented(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from dislock.cli.asked import Operation, Unanswerable
 from dislock.cli.asking import DONE, FAILURE, USAGE, emit, emit_json, question
 from dislock.cli.output import complain, one_line, write
 from dislock.cli.tables import table
-from dislock.drivers.questions import Questions
+from dislock.drivers.questions import JournalUnusableError, Questions
 from dislock.errors import ConfigurationError, DislockError
 from dislock.journal import metrics, overdue, runs, status
 from dislock.protocol.questions import (
@@ -85,7 +85,11 @@ def _status(asked: Operation) -> int:
     def work(ask: Questions) -> tuple[list[LockRow], list[RecentRow] | None]:
         return ask.ask(Locks(asked.only)), ask.ask(RecentRuns(asked.only)) if asked.journal else None
 
-    rows, recent = question(asked, work)
+    try:
+        rows, recent = question(asked, work)
+    except JournalUnusableError as error:
+        complain(_clean(asked, error))
+        rows, recent = question(asked, lambda ask: ask.ask(Locks(asked.only))), None
     found = status.locks(rows)
     if asked.words["--json"]:
         return emit_json(status.as_json(found, recent))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from dislock.cli.actions import Action, Modifier
 
 _LEVEL = "CRONJOB_LOCK_LOG_LEVEL"
+#: What the zipapp reads before this program starts.
+_OF_THE_ZIPAPP = frozenset({"DISLOCK_CACHE", "DISLOCK_PYTHON"})
 
 
 def load(
@@ -43,7 +45,7 @@ def load(
             return reader.settings(parsed.url_variable, parsed.command)
         return _operation(parsed, parsed.action, reader, environ)
     except ConfigurationError as error:
-        swallowed = _swallowed(options, environ)
+        swallowed = _swallowed(options, extras, environ)
         reason = f"{swallowed}; {error}" if swallowed else str(error)
         if any(extra.option == "--overdue" for extra, _ in extras):
             return Unanswerable(reason)
@@ -81,12 +83,14 @@ def _operation(parsed: Arguments, action: Action, reader: _Reader, environ: Mapp
     )
 
 
-def _swallowed(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
+def _swallowed(
+    options: Mapping[str, str], extras: Sequence[tuple[Action | Modifier, str]], environ: Mapping[str, str]
+) -> str:
     """That an option took the URL's variable as its value, as the beginning of a sentence; "" if none did."""
-    for option in OPTIONS:
-        name = options.get(option.variable, "")
+    given = [(option.option, options.get(option.variable, "")) for option in OPTIONS]
+    for option, name in given + [(extra.option, value) for extra, value in extras]:
         if re.match(r"\s*\w*://|.*\b(host|dbname|service)\s*=", environ.get(name, "")):
-            return f"{option.option} took {name} as its value: its own value is missing"
+            return f"{option} took {name} as its value: its own value is missing"
     return ""
 
 
@@ -100,7 +104,12 @@ def _url(variable: str | None, environ: Mapping[str, str]) -> str:
         )
     if not environ.get(variable, "").strip():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", variable):
-            raise ConfigurationError("the first argument must be the name of an environment variable that is set")
+            # The next field of an expression without quotes.
+            field = re.fullmatch("[0-9*/,-]{1,5}", variable)
+            hint = f", not {variable}: put the cron expression in quotes" if field else ""
+            raise ConfigurationError(
+                f"the first argument must be the name of an environment variable that is set{hint}"
+            )
         state = "empty" if variable in environ else "not set"
         raise ConfigurationError(f"the environment variable {variable}, which must hold the database URL, is {state}")
     url = as_utf8(environ[variable]).strip()
@@ -278,13 +287,16 @@ class _Reader:
 
 def _slips(environ: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
     """Variables whose names are nearly those of settings that are not set: the setting's name to the variable's."""
-    known = {option.variable for option in OPTIONS}
-    strange = [name for name in environ if name not in known and re.match("(RUN_?|CRONJOB_?)?LOCK|CRON", name)]
+    known = {option.variable for option in OPTIONS} | _OF_THE_ZIPAPP
+    strange = [name for name in environ if name not in known and re.match("(RUN_?|CRONJOB_?|DIS)?LOCK|CRON", name)]
     if not strange:
         return {}
     import difflib
 
     unset = {_core(name): name for name in known - options.keys() if not environ.get(name)}
+    # A variable may be named after the option, too.
+    after = {"LOCKSCHEDULE": "CRON_SCHEDULE", "LOCKTIMEZONE": "CRON_TZ", "CRONTIMEZONE": "CRON_TZ"}
+    unset |= {core: name for core, name in after.items() if name in unset.values()}
     found = {}
     for name in sorted(strange):
         if meant := difflib.get_close_matches(_core(name), unset, 1, 0.87):

@@ -179,7 +179,7 @@ class Tasks:
                 return Failed(Failure(HAD_TO_WAIT), run.told())
             if connection.closed:
                 self._connection = None
-            return self._explain(error, run, broken=connection.closed, journal=bool(step.journal))
+            return self._explain(error, run, broken=connection.closed, journal=step.journal)
         return Done(task.result(), run.told(), doubts.of_answer(cancelled=gave_up))
 
     async def _watch(self, step: Watch, run: _Run) -> Answer:
@@ -219,10 +219,10 @@ class Tasks:
             task.cancel()
         connection.pgconn.finish()
 
-    def _explain(self, error: BaseException, run: _Run, *, broken: bool, journal: bool = False) -> Failed:
+    def _explain(self, error: BaseException, run: _Run, *, broken: bool, journal: tuple[str, ...] = ()) -> Failed:
         if isinstance(error, EXPECTED):
             if journal:
-                return Failed(self._database.journal_failure(error, broken=broken), run.told())
+                return Failed(self._database.journal_failure(error, journal, broken=broken), run.told())
             return Failed(self._database.failure(error, self._table, broken=broken), run.told())
         raise error
 

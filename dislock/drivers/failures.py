@@ -15,8 +15,16 @@ EXPECTED = (Error, OSError, UnicodeError)
 NO_HOST = "a host that cannot exist: a part between its dots is empty or too long"
 
 
-def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[str], *, broken: bool) -> Failure:
-    """The failure that an error of a connection or a statement means for a lock."""
+def explain(
+    error: BaseException,
+    table_parts: Sequence[str],
+    secrets: Sequence[str],
+    *,
+    broken: bool,
+    reads: bool = False,
+    role: str = "",
+) -> Failure:
+    """The failure that an error of a connection or a statement means for a lock. ``reads``: nothing is written."""
     said = " ".join(str(error).split()) or type(error).__name__
     text = blot_out(said, secrets)
     state = getattr(error, "sqlstate", None)
@@ -24,7 +32,8 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
     place, other = ("this database", "another one") if len(table_parts) > 1 else _BY_SEARCH_PATH
     if state in _ADVICE:
         closer = next((a for (s, word), a in _CLOSER.items() if s == state and word in said), _ADVICE[state])
-        text = closer.format(table=table, place=place, other=other, text=text)
+        grant = _grant("SELECT" if reads else "SELECT, INSERT, UPDATE", table, role)
+        text = closer.format(table=table, place=place, other=other, text=text, grant=grant)
         return Failure(text, state in _PERMANENT, broken, timed_out=state == _LOCK_TIMEOUT)
     if isinstance(error, UnicodeError):
         # Python raises it when it encodes the name of a host, and does not say which host.
@@ -37,13 +46,23 @@ def explain(error: BaseException, table_parts: Sequence[str], secrets: Sequence[
     return Failure(text, permanent=permanent, broken=broken)
 
 
-def explain_journal(error: BaseException, secrets: Sequence[str], *, broken: bool) -> Failure:
+def explain_journal(
+    error: BaseException,
+    journal_parts: Sequence[str],
+    secrets: Sequence[str],
+    *,
+    broken: bool,
+    reads: bool = False,
+    role: str = "",
+) -> Failure:
     """The failure of a statement about the journal. It never affects a lock, so it is only reported."""
     # The primary message does not quote the SQL.
     primary = error.diag.message_primary if isinstance(error, Error) else None
     said = " ".join((primary or str(error)).split()) or type(error).__name__
     hint = _JOURNAL_ADVICE.get(getattr(error, "sqlstate", None) or "", "")
-    return Failure(blot_out(said, secrets) + hint, broken=broken)
+    table = ".".join(_quoted(part) for part in journal_parts)
+    grant = _grant("SELECT" if reads else "SELECT, INSERT, UPDATE, DELETE", table, role)
+    return Failure(blot_out(said, secrets) + hint.format(grant=grant), broken=broken)
 
 
 def about_journal(error: BaseException, table_parts: Sequence[str], journal_parts: Sequence[str]) -> bool:
@@ -55,6 +74,10 @@ def about_journal(error: BaseException, table_parts: Sequence[str], journal_part
     journal, table = ".".join(journal_parts[from_part:]), ".".join(table_parts[from_part:])
     said = error.diag.message_primary or ""
     return journal != table and re.search(rf"(?<![\w.]){re.escape(journal)}(?![\w.])", said) is not None
+
+
+def _grant(privileges: str, table: str, role: str) -> str:
+    return f"GRANT {privileges} ON {table} TO {_quoted(role) if role else 'this role'}"
 
 
 def _quoted(name: str) -> str:
@@ -72,7 +95,7 @@ _BY_SEARCH_PATH = ("a schema of this session's search_path", "the schema that it
 _JOURNAL_ADVICE = {
     "42P01": ": --init creates it",
     "42703": ": --init says what it needs",
-    "42501": ": GRANT SELECT, INSERT, UPDATE ON it to this role",
+    "42501": ": {grant}",
 }
 _LOCK_TIMEOUT = "55P03"
 # By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -83,8 +106,7 @@ _ADVICE = {
     "table an ordinary one",
     "42601": "the server does not understand what a lock needs ({text}): it must be PostgreSQL 12 or newer, and not "
     "only speak its protocol",
-    "42501": "this role may not use the table {table} ({text}): GRANT SELECT, INSERT, UPDATE ON {table} to it, "
-    "and USAGE on its schema",
+    "42501": "this role may not use the table {table} ({text}): {grant}, and USAGE on its schema",
     "25006": "the server is read-only, by default_transaction_read_only or as a standby ({text}): add "
     "target_session_attrs=read-write and all hosts to the database URL",
     "42703": "the table {table} lacks a column ({text}): " + _WANTED,

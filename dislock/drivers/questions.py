@@ -21,6 +21,10 @@ from dislock.protocol.statements import rows_of
 T = TypeVar("T")
 
 
+class JournalUnusableError(ConfigurationError):
+    """The journal is missing or not permitted."""
+
+
 class Questions:
     """The statements of one transaction. They raise psycopg's errors, which the function ``ask`` explains."""
 
@@ -66,12 +70,14 @@ def ask(
     table: Sequence[str],
     journal: Sequence[str] = (),
     write: bool = False,
+    reads: bool = False,
 ) -> T:
     """Does ``work`` in one transaction with the first server that can be reached, within ``seconds``.
 
-    Raises ``DatabaseUnavailableError``, or ``ConfigurationError`` if trying again does not help.
+    ``reads``: the whole command needs no more than to read, and messages ask for no more. Raises
+    ``DatabaseUnavailableError``, or ``ConfigurationError`` if trying again does not help.
     """
-    attempt = _Attempt(database, work, clock() + seconds, (table, journal), write=write)
+    attempt = _Attempt(database, work, clock() + seconds, (table, journal), write=write, reads=reads)
     # A separate thread, as for locks: looking up a name and authentication have no deadline.
     try:
         thread = threading.Thread(target=attempt.run, name="dislock-question", daemon=True)
@@ -96,9 +102,10 @@ class _Attempt:
         tables: tuple[Sequence[str], Sequence[str]],
         *,
         write: bool,
+        reads: bool,
     ) -> None:
         self._database, self._work, self._by = database, work, by
-        self._tables, self._write = tables, write
+        self._tables, self._write, self._reads = tables, write, reads
         self._connection: psycopg.Connection[Any] | None = None
         self._failures: list[str] = []
         self.result: Any = None
@@ -120,10 +127,10 @@ class _Attempt:
         except EXPECTED as error:
             table, journal = self._tables
             if about_journal(error, table, journal):
-                said = self._database.journal_failure(error, broken=False).text
-                self.error = ConfigurationError(f"the journal cannot be used: {said}")
+                said = self._database.journal_failure(error, journal, broken=False, reads=self._reads).text
+                self.error = JournalUnusableError(f"the journal cannot be used: {said}")
                 return
-            failure = self._database.failure(error, table, broken=False)
+            failure = self._database.failure(error, table, broken=False, reads=self._reads)
             kind = ConfigurationError if failure.permanent else DatabaseUnavailableError
             self.error = kind(failure.text)
         except BaseException as error:  # noqa: BLE001 - handed over to the thread that waits for it

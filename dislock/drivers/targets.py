@@ -81,15 +81,21 @@ class Database:
         names = {known.get(key) for key in ("user", "dbname")}
         secrets = {value for key in _SECRETS if (value := known.get(key))}
         self._secrets = sorted(secrets - names, key=len, reverse=True)
+        # With a parameter such as options=-c role=jobs, the session has another role.
+        self._role = "" if "role" in known.get("options", "") else known.get("user", "")
         self.targets = _split(given, known)
 
-    def failure(self, error: BaseException, table_parts: Sequence[str], *, broken: bool) -> Failure:
+    def failure(
+        self, error: BaseException, table_parts: Sequence[str], *, broken: bool, reads: bool = False
+    ) -> Failure:
         """The failure that an error of a connection or a statement means, without this connection string's secrets."""
-        return explain(error, table_parts, self._secrets, broken=broken)
+        return explain(error, table_parts, self._secrets, broken=broken, reads=reads, role=self._role)
 
-    def journal_failure(self, error: BaseException, *, broken: bool) -> Failure:
+    def journal_failure(
+        self, error: BaseException, journal_parts: Sequence[str], *, broken: bool, reads: bool = False
+    ) -> Failure:
         """The same for a statement about the journal."""
-        return explain_journal(error, self._secrets, broken=broken)
+        return explain_journal(error, journal_parts, self._secrets, broken=broken, reads=reads, role=self._role)
 
 
 def _completed(given: Mapping[str, str]) -> dict[str, str]:

@@ -190,7 +190,7 @@ class Threads:
             return Failed(Failure(HAD_TO_WAIT), run.told())
         broken = not call.done or link.broken
         # Before the link is abandoned: that causes an error in its thread, which looks like the server's.
-        answer = self._explain(call, run, broken=broken, journal=bool(step.journal))
+        answer = self._explain(call, run, broken=broken, journal=step.journal)
         if broken:
             link.abandon()
             self._link = None
@@ -211,12 +211,12 @@ class Threads:
             return Done(leave=run.told())
         return self._explain(call, run, broken=True)
 
-    def _explain(self, call: _Call, run: _Run, *, broken: bool, journal: bool = False) -> Answer:
+    def _explain(self, call: _Call, run: _Run, *, broken: bool, journal: tuple[str, ...] = ()) -> Answer:
         if call.error is None:
             return Unanswered(run.told())
         if isinstance(call.error, EXPECTED):
             if journal:
-                return Failed(self._database.journal_failure(call.error, broken=broken), run.told())
+                return Failed(self._database.journal_failure(call.error, journal, broken=broken), run.told())
             return Failed(self._database.failure(call.error, self._table, broken=broken), run.told())
         raise call.error
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from dislock.errors import ConfigurationError
-from dislock.journal.rows import BAD, RUNNING, SUCCESS, UNKNOWN, clock, duration, ended, host, state
+from dislock.journal.rows import BAD, NOT_STARTED, RUNNING, SUCCESS, UNKNOWN, clock, duration, ended, host, state
 from dislock.protocol.questions import RecentRow, RunRow
 from dislock.protocol.schedule import Schedule
 from dislock.protocol.statements import EPOCH, to_micros
@@ -130,7 +130,8 @@ def _last(runs: Sequence[RunRow], zone: ZoneInfo) -> str:
 
 def _bad(run: RunRow, zone: ZoneInfo) -> str:
     tick = f" of the tick {_tick(run.tick, zone)}" if run.tick is not None else ""
-    return f"{ended(run)}: the run{tick} began {_clock(run.started, zone)} on {host(run.owner)}"
+    verb = "could not start at" if state(run) == NOT_STARTED else "began"
+    return f"{ended(run)}: the run{tick} {verb} {_clock(run.started, zone)} on {host(run.owner)}"
 
 
 def _clock(micros: int, zone: ZoneInfo) -> str:

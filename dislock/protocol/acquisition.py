@@ -16,6 +16,7 @@ from dislock.protocol.claiming import micros_of
 from dislock.protocol.lease import Lease, lock_timeout
 from dislock.protocol.plan import Plan, Senses
 from dislock.protocol.recording import Recording
+from dislock.protocol.refusals import job
 from dislock.protocol.schedule import Slot
 from dislock.protocol.statements import GiveBackSlot, Moved, Sealed
 from dislock.protocol.steps import LINGER, Answer, Done, Steps, Wait, proven, trouble
@@ -323,7 +324,7 @@ class Acquisition(Recording):
                 "give-back failed",
                 WARNING,
                 f"the slot {key} could not be given back ({trouble(answer)}): nothing was started, but it may stay "
-                f"taken until {slot.shown(slot.expires)}; dislock --release frees it",
+                f"taken until {slot.shown(slot.expires)}; dislock --release {job(key)} --slot URL_VARIABLE frees it",
                 key=key,
                 tick=slot.tick,
             )

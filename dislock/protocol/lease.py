@@ -147,12 +147,14 @@ class Lease:
         if holder is None or ends is None:
             return self._loss(LossReason.REMOVED, "its row was removed from the table", grace)
         if holder != self.terms.owner or ends not in self._known:
-            until = to_moment(ends)
-            # A standby that was promoted without the last renewals still names us, with the end of an earlier one.
-            how = "changed by others, or by a failover," if holder == self.terms.owner else "changed by others"
-            return self._loss(
-                LossReason.TAKEN, f"its row was {how} and now names {holder}, until {until or 'infinity'}", grace
-            )
+            why = f"its row was changed by others and now names {holder}, until {to_moment(ends) or 'infinity'}"
+            if holder == self.terms.owner:
+                # A standby that was promoted without the last renewals has the end of an earlier one.
+                why = (
+                    f"its row still names this process, but its end was moved to {to_moment(ends) or 'infinity'}: by "
+                    "--release, by hand, or by a failover that lost the last renewals"
+                )
+            return self._loss(LossReason.TAKEN, why, grace)
         if ends <= row.now:
             # Nobody has taken it yet, so only what is left of the grace period counts, as in ``overdue``.
             left = max(0.0, self.stop_time + self.terms.stop_grace - now)

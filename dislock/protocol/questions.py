@@ -232,19 +232,20 @@ _SERVER = f"""
 class CommandRow(NamedTuple):
     command: str | None
     host: str
-    runs: int
+    last: int
+    """When the newest of these runs began."""
 
 
 class CommandsOfKey(NamedTuple):
-    """The different commands and hosts among the newest runs of a key, as ``CommandRow``."""
+    """The different commands and hosts among the newest runs of a key, as ``CommandRow``; the latest last."""
 
     key: str
 
 
 _COMMANDS = f"""
-    SELECT command, regexp_replace(owner, ':[0-9]+$', ''), count(*) FROM (
-        SELECT command, owner FROM {{journal}} WHERE key = %(key)s ORDER BY started_at DESC LIMIT {RECENT}
-    ) AS run GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2"""
+    SELECT command, regexp_replace(owner, ':[0-9]+$', ''), {sql_micros("max(started_at)")} FROM (
+        SELECT command, owner, started_at FROM {{journal}} WHERE key = %(key)s ORDER BY started_at DESC LIMIT {RECENT}
+    ) AS run GROUP BY 1, 2 ORDER BY 3, 1, 2"""
 
 
 Question = (

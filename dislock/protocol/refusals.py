@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dislock.context import LEASE_PREFIX, SCHEDULE_PREFIX
 from dislock.errors import (
     DatabaseUnavailableError,
     DislockError,
@@ -94,7 +95,7 @@ def slot_written_elsewhere(key: str, slot: Slot, held: Held) -> str | None:
     return (
         f"{key} is held by {held.holder} until {slot.shown(to_moment(held.ends))} although this schedule's slot ends "
         f"at {slot.shown(slot.expires)}: the row was written by hand, or under another schedule or zone. If that "
-        "schedule is not used any more, dislock --release frees it"
+        f"schedule is not used any more, dislock --release {job(key)} --slot URL_VARIABLE frees it"
     )
 
 
@@ -105,8 +106,15 @@ def lease_ends_far_away(key: str, held: Held, ttl: float) -> str | None:
     return (
         f"{key} is held by {held.holder} until {to_moment(held.ends) or 'infinity'}, far beyond the TTL of {ttl:g} s: "
         "the row was written by hand, or while the database's clock was ahead. If nobody runs under it, dislock "
-        "--release frees it"
+        f"--release {job(key)} URL_VARIABLE frees it"
     )
+
+
+def job(key: str) -> str:
+    """The lock key of a row, as a word of a shell."""
+    from shlex import quote
+
+    return quote(key.removeprefix(SCHEDULE_PREFIX).removeprefix(LEASE_PREFIX))
 
 
 def unknown(why: str) -> UnknownOutcomeError:

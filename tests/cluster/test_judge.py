@@ -14,7 +14,8 @@ from tests.faults.ledger.record import Wrapper
 
 REMOVED = "dislock: error: the lease was lost: its row was removed from the table\n"
 BY_FAILOVER = (
-    "dislock: error: the lease was lost: its row was changed by others, or by a failover, and now names host:1\n"
+    "dislock: error: the lease was lost: its row still names this process, but its end was moved to "
+    "2026-12-01 03:00:00+00:00: by --release, by hand, or by a failover that lost the last renewals\n"
 )
 
 

@@ -35,10 +35,10 @@ def test_the_record_of_runs(operator: Dislock) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["--check"], 0, "next tick"),
+        (["--check"], 0, "it is taken until"),
         (["--status"], 0, "other"),
         (["--overdue"], 2, "CRITICAL"),
-        (["--metrics"], 0, "# TYPE"),
+        (["--metrics", "--expect=never"], 0, 'dislock_overdue{key="never"} 2'),
         (["--timeline"], 0, "</html>"),
         (["--schema"], 0, "CREATE TABLE"),
         (["--release=job", "--slot", "--force"], 0, "job"),

@@ -86,7 +86,7 @@ def consoles(text: str) -> list[str]:
 
 @pytest.mark.parametrize("document", ["README.md", "docs/howto.md"])
 def test_each_command_of_a_console_is_understood(document: str) -> None:
-    environ = {"DATABASE_URL": "postgresql://h/d", "LOCK_JOURNAL": "dislock_runs"}
+    environ = dict.fromkeys(("DATABASE_URL", "OWNER_URL"), "postgresql://h/d") | {"LOCK_JOURNAL": "dislock_runs"}
     commands = consoles((ROOT / document).read_text())
     assert commands
     for command in commands:

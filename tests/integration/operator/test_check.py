@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import socket
 import subprocess
 
 import psycopg
@@ -40,7 +41,7 @@ def test_it_reminds_of_what_all_hosts_must_set_alike(operator: Dislock) -> None:
         "--check", "--strategy=schedule,lease", "--slot-consumed-by=success", "DATABASE_URL", "true", **SLOT
     )
     assert (ran.code, ran.err) == (0, "")
-    assert "all hosts of this key must set it so" in " ".join(ran.out.partition("Doubtful")[2].split())
+    assert "all hosts of this key must use the same value" in " ".join(ran.out.partition("Doubtful")[2].split())
 
 
 @pytest.mark.parametrize(("options", "code"), [([], 0), (["--skipped-exit-code=99"], 99), (["--wait=600"], None)])
@@ -62,8 +63,30 @@ def test_a_command_that_never_ran_is_compared_with_those_that_did(operator: Disl
         word: operator.run("--check", "DATABASE_URL", "echo", word, LOCK_KEY="job", LOCK_STRATEGY="lease").out
         for word in ("one", "two")
     }
-    assert "two or more commands have this key: echo" in said["two"]
+    doubt = " ".join(said["two"].partition("Doubtful")[2].split())
+    moment = r"\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    assert re.search(rf"this key: echo \w{{12}} \((last on \S+, {moment}|this line)\), echo \w{{12}} \(", doubt)
+    assert ("this line" in doubt, socket.gethostname() in doubt) == (True, True)
     assert "Doubtful" not in said["one"]
+
+
+@pytest.mark.parametrize(("strategy", "says"), [("schedule", True), ("schedule,lease", True), ("lease", False)])
+def test_a_slot_that_another_schedule_holds_is_named_with_its_end_and_its_release(
+    operator: Dislock, strategy: str, says: bool
+) -> None:
+    given = {**SLOT, "CRON_SCHEDULE": "0 0 1 1 *", "CRON_TZ": "UTC", "LOCK_STRATEGY": strategy}
+    operator.sql("INSERT INTO key_value VALUES ('cronjob-lock:schedule:job', 'h:1', '2999-07-01T00:00Z')")
+    said = " ".join(operator.run("--check", "DATABASE_URL", **given).out.split())
+    assert ("it is taken until 2999-07-01 00:00:00" in said) == says
+    assert ("the slot is held by h:1 until 2999-07-01 00:00:00+00:00, and not by this schedule" in said) == says
+    assert ("dislock --release job --slot DATABASE_URL" in said) == says
+
+
+def test_a_slot_that_this_schedule_has_taken_is_shown_and_no_doubt(operator: Dislock) -> None:
+    assert operator.run("DATABASE_URL", "true", **SLOT, LOCK_JOURNAL="").code == 0
+    said = operator.run("--check", "DATABASE_URL", **SLOT).out
+    assert re.search(r"^  it is taken until +[\d-]{10} 02:30:00  ", said, re.MULTILINE)
+    assert "Doubtful" not in said
 
 
 def test_what_is_doubtful_is_said_and_changes_no_exit_code(operator: Dislock) -> None:
@@ -125,7 +148,7 @@ def test_missing_privileges_and_a_missing_command_are_named(operator: Dislock) -
         url = psycopg.conninfo.make_conninfo(operator.url, user="check_cron")
         ran = operator.run("--check", "DATABASE_URL", "no-such-command", **{**SLOT, "DATABASE_URL": url})
         assert ran.code == 2
-        assert "this role may not use the table key_value: GRANT UPDATE ON key_value to it" in " ".join(ran.out.split())
+        assert "the table key_value: GRANT UPDATE ON key_value TO check_cron" in " ".join(ran.out.split())
         assert "the command was not found" in ran.out
         assert re.search(r"^  lock table key_value +cannot be used, see below$", ran.out, re.MULTILINE)
     finally:

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta, timezone
 import psycopg
 import pytest
 
+from dislock.cli.asking import READING
 from tests.integration.operator.conftest import Record
 from tests.support.contract import Dislock
 
 pytestmark = pytest.mark.integration
 
-ALL = ("--status", "--runs", "--overdue", "--metrics", "--timeline")
 OPEN = {"ended_at": None, "exit_code": None, "outcome": None}
 
 
@@ -100,25 +100,49 @@ def test_a_role_that_may_not_create_tables_is_told_so(bare: Dislock, database_ur
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "reason", "locks"),
     [
-        ("DROP TABLE runs", 'the journal cannot be used: relation "runs" does not exist: --init creates it'),
+        ("DROP TABLE runs", 'the journal cannot be used: relation "runs" does not exist: --init creates it', True),
         (
             "REVOKE ALL ON runs FROM reading_cron",
-            "the journal cannot be used: permission denied for table runs: GRANT SELECT, INSERT, UPDATE ON it",
+            "the journal cannot be used: permission denied for table runs: GRANT SELECT ON runs TO reading_cron",
+            True,
         ),
-        ("DROP TABLE key_value", "the table key_value does not exist"),
+        ("DROP TABLE key_value", "the table key_value does not exist", False),
+        (
+            "REVOKE ALL ON key_value FROM reading_cron",
+            "permission denied for table key_value): GRANT SELECT ON key_value TO reading_cron",
+            False,
+        ),
     ],
 )
-def test_of_the_two_tables_the_one_in_the_way_is_named(operator: Dislock, change: str, reason: str) -> None:
+def test_of_the_two_tables_the_one_in_the_way_is_named(
+    operator: Dislock, change: str, reason: str, locks: bool
+) -> None:
+    hold(operator, "lease")
     operator.sql("CREATE ROLE reading_cron LOGIN", "GRANT SELECT ON key_value, runs TO reading_cron", change)
     try:
         url = psycopg.conninfo.make_conninfo(operator.url, user="reading_cron")
-        ran = operator.run("--status", "DATABASE_URL", DATABASE_URL=url)
-        assert (ran.code, ran.out) == (2, "")
-        assert reason in ran.err
+        for action in ("--status", "--runs"):
+            ran = operator.run(action, "DATABASE_URL", DATABASE_URL=url)
+            # Without the journal, --status still has the locks to show.
+            shown = locks and action == "--status"
+            assert (ran.code, "host7:4711" in ran.out, ran.err.count("\n")) == (0 if shown else 2, shown, 1)
+            assert reason in ran.err
     finally:
         operator.sql("DROP OWNED BY reading_cron", "DROP ROLE reading_cron")
+
+
+def test_reading_needs_no_more_than_select(operator: Dislock, record: Record) -> None:
+    record()
+    operator.sql("CREATE ROLE monitor_cron LOGIN", "GRANT SELECT ON key_value, runs TO monitor_cron")
+    try:
+        url = psycopg.conninfo.make_conninfo(operator.url, user="monitor_cron")
+        for action in READING:
+            ran = operator.run(action, "DATABASE_URL", DATABASE_URL=url)
+            assert (ran.code, ran.err) == (0, "")
+    finally:
+        operator.sql("DROP OWNED BY monitor_cron", "DROP ROLE monitor_cron")
 
 
 def test_columns_of_ones_own_do_no_harm(operator: Dislock) -> None:
@@ -130,8 +154,8 @@ def test_columns_of_ones_own_do_no_harm(operator: Dislock) -> None:
 
 
 def test_an_empty_journal(operator: Dislock) -> None:
-    said = {action: operator.run(action, "DATABASE_URL") for action in ALL}
-    assert {action: ran.err for action, ran in said.items()} == dict.fromkeys(ALL, "")
+    said = {action: operator.run(action, "DATABASE_URL") for action in READING}
+    assert {action: ran.err for action, ran in said.items()} == dict.fromkeys(READING, "")
     assert said["--status"].out == "No lock was ever taken.\n"
     assert said["--runs"].out == "The journal has no run.\n"
     assert "The journal has no run in this time." in said["--timeline"].out
@@ -246,6 +270,8 @@ def test_metrics_are_read_whole_or_not_at_all(operator: Dislock, record: Record)
     assert (ran.code, ran.err) == (0, "")
     assert 'dislock_overdue{key="a \\"quoted\\"\\nkey"} 0\n' in ran.out
     assert 'dislock_held{key="report",kind="lease"} 1\n' in ran.out
+    expecting = operator.run("--metrics", "--expect=report", "--expect=never", "DATABASE_URL")
+    assert 'dislock_overdue{key="never"} 2\n' in expecting.out
     broken = operator.run("--metrics", "--connect-timeout=5", "DATABASE_URL", DATABASE_URL="postgresql://127.0.0.1:1/d")
     assert (broken.code, broken.out, broken.err.count("\n")) == (1, "", 1)
 
@@ -347,7 +373,9 @@ def test_forget_deletes_runs_and_free_rows(operator: Dislock, record: Record) ->
         (["--runs", "--limit=0", "DATABASE_URL"], "--limit must be a whole number from 1"),
         (["--runs", "--limit", "x", "DATABASE_URL"], "--limit must be"),
         (["--json", "DATABASE_URL", "true"], "--json is read only with --status"),
-        (["--release", "DATABASE_URL"], "URL is missing"),
+        (["--release", "DATABASE_URL"], "--release took DATABASE_URL as its value"),
+        (["--release", "--slot", "job", "--force", "DATABASE_URL"], "--release needs a value"),
+        (["--release", "job", "--slot", "DATABASE_URL", "--force"], "--force belongs in front of the URL variable"),
         (["--release", "", "DATABASE_URL"], "needs the key"),
         (["--init", "--lock-key=x", "DATABASE_URL"], "does not read --lock-key"),
         (["--runs", "--journal=", "DATABASE_URL"], "reads the journal"),

@@ -189,7 +189,9 @@ def test_without_the_privilege_a_job_runs(operator: Dislock) -> None:
         url = psycopg.conninfo.make_conninfo(operator.url, user="journal_cron")
         ran = operator.run("DATABASE_URL", "echo", "ran", **{**LEASE, "DATABASE_URL": url})
         assert (ran.code, ran.out, ran.err.count("\n")) == (0, "ran\n", 1)
-        assert "permission denied for table runs: GRANT SELECT, INSERT, UPDATE ON it" in ran.err
+        assert (
+            "permission denied for table runs: GRANT SELECT, INSERT, UPDATE, DELETE ON runs TO journal_cron" in ran.err
+        )
         # Without DELETE old rows stay, and nobody is told.
         operator.sql("GRANT SELECT, INSERT, UPDATE ON runs TO journal_cron")
         ran = operator.run("DATABASE_URL", "echo", "ran", **{**LEASE, "DATABASE_URL": url})

@@ -331,7 +331,7 @@ class TestArguments:
         assert settings("--lock-key", "--other").context.lock_key == "--other"
         assert settings("--lock-key=--ttl").context.lock_key == "--ttl"
 
-    @pytest.mark.parametrize("following", ["--ttl", "--strategy=lease", "--lock-key"])
+    @pytest.mark.parametrize("following", ["--ttl", "--strategy=lease", "--lock-key", "--slot", "--help"])
     def test_an_option_is_no_value(self, following: str) -> None:
         """Or a variable of the shell that is empty would make the next option a job's name."""
         with pytest.raises(ConfigurationError, match="--lock-key needs a value"):
@@ -359,10 +359,12 @@ class TestArguments:
         with pytest.raises(ConfigurationError, match="--ttl needs a value"):
             load(["--ttl"], ENVIRON)
 
-    @pytest.mark.parametrize("word", ["--ttl", "--ttl=5", "--help"])
-    def test_options_after_the_url_variable_are_no_command(self, word: str) -> None:
-        with pytest.raises(ConfigurationError, match="in front of the URL variable"):
-            load(["DATABASE_URL", word, "5", "cmd"], ENVIRON)
+    @pytest.mark.parametrize("word", ["--ttl", "--ttl=5", "--help", "--status"])
+    @pytest.mark.parametrize("action", [[], ["--check"], ["--release=x"]])
+    def test_options_after_the_url_variable_are_no_command(self, action: list[str], word: str) -> None:
+        name = word.partition("=")[0]
+        with pytest.raises(ConfigurationError, match=f"^{name} belongs in front of the URL variable; usage: "):
+            load([*action, "DATABASE_URL", word, "5", "cmd"], ENVIRON)
 
     @pytest.mark.parametrize("word", ["--help", "-h"])
     def test_help(self, word: str) -> None:
@@ -414,6 +416,8 @@ def test_an_entry_that_no_program_can_be_given_is_left_out(monkeypatch: pytest.M
         ("LOCKWAIT", "LOCK_WAIT_SECONDS"),
         ("CRONTZ", "CRON_TZ"),
         ("RUNLOCK_TTL", "RUN_LOCK_TTL_SECONDS"),
+        ("CRON_TIMEZONE", "CRON_TZ"),
+        ("LOCK_TIME_ZONE", "CRON_TZ"),
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_told(theirs: str, ours: str) -> None:
@@ -423,6 +427,12 @@ def test_a_variable_that_is_nearly_a_setting_is_told(theirs: str, ours: str) -> 
     good, _ = SAMPLES[ours]
     assert not settings(**{**both(option), theirs: "1", ours: good}).notices
     assert not settings(f"{option.option}={good}", **{**both(option), theirs: "1"}).notices
+
+
+def test_what_the_zipapp_reads_can_be_misspelt_too() -> None:
+    (notice,) = settings(DISLOCK_CACH="/x").notices
+    assert notice.endswith("did you mean DISLOCK_CACHE, which is not set?")
+    assert not settings(DISLOCK_CACH="/x", DISLOCK_CACHE="/y").notices
 
 
 @pytest.mark.parametrize(
@@ -443,13 +453,24 @@ def test_a_missing_setting_is_told_with_what_may_be_a_slip(theirs: str) -> None:
     assert (
         str(caught.value) == f"LOCK_KEY (or --lock-key) is not set; {theirs} is set, but the setting is called LOCK_KEY"
     )
-    with pytest.raises(ConfigurationError, match="LOCK_STRATEGIE is set, but the setting is called LOCK_STRATEGY"):
-        settings(unset="CRON_SCHEDULE", LOCK_STRATEGIE="lease")
+    for theirs, ours in (("LOCK_STRATEGIE", "LOCK_STRATEGY"), ("LOCK_SCHEDULE", "CRON_SCHEDULE")):
+        with pytest.raises(ConfigurationError, match=f"{theirs} is set, but the setting is called {ours}"):
+            settings(unset="CRON_SCHEDULE", **{theirs: "lease"})
 
 
-def test_an_unknown_option_is_repeated_with_its_underscore() -> None:
-    with pytest.raises(ConfigurationError, match="unknown option --lock_key;"):
-        settings("--lock_key=job")
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--lock_key=job", "--lock-key"),
+        ("--lock-kye", "--lock-key"),
+        ("--stauts", "--status"),
+        ("--expct=a", "--expect"),
+        ("--hlep", "--help"),
+    ],
+)
+def test_an_unknown_option_is_repeated_with_the_one_that_it_may_mean(word: str, meant: str) -> None:
+    name = word.partition("=")[0]
+    assert refusal(word) == f"unknown option {name}; did you mean {meant}? See dislock --help"
 
 
 @pytest.mark.parametrize(
@@ -486,11 +507,21 @@ def test_a_schedule_without_its_strategy_has_no_effect() -> None:
         ["--lock-key", "DATABASE_URL", "true"],
         ["--lock-key", "DATABASE_URL"],
         ["--schedule", "DATABASE_URL", "/bin/true"],
+        ["--release", "DATABASE_URL"],
+        ["--status", "--limit", "DATABASE_URL"],
     ],
 )
 def test_an_option_that_took_the_urls_variable_is_named(argv: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match=f"{argv[0]} took DATABASE_URL as its value: its own value is missing"):
+    option = argv[argv.index("DATABASE_URL") - 1]
+    with pytest.raises(ConfigurationError, match=f"{option} took DATABASE_URL as its value: its own value is missing"):
         load(argv, ENVIRON)
+
+
+def test_an_expression_without_quotes_is_recognised() -> None:
+    for words in (["0", "3", "*", "*", "*"], ["0", "*/5", "*", "*", "*"]):
+        with pytest.raises(ConfigurationError) as caught:
+            load([f"--schedule={words[0]}", *words[1:], "DATABASE_URL", "true"], ENVIRON)
+        assert str(caught.value).endswith(f"that is set, not {words[1]}: put the cron expression in quotes")
 
 
 def test_the_journal_is_a_table_of_its_own() -> None:

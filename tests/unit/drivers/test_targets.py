@@ -248,6 +248,22 @@ def test_an_error_says_what_to_do_and_whether_to_try_again(error: Exception, per
     assert words in failure.text
 
 
+@pytest.mark.parametrize(
+    ("url", "role"),
+    [("user=cron", "cron"), ("user=Night-1", '"Night-1"'), ("user=cron options=-crole=jobs", "this role")],
+)
+def test_a_grant_can_be_copied_and_asks_for_no_more_than_is_needed(url: str, role: str) -> None:
+    database, denied = Database(f"host=h {url}", "x"), errors.InsufficientPrivilege("permission denied")
+    for reads, lock, journal in (
+        (True, "SELECT", "SELECT"),
+        (False, "SELECT, INSERT, UPDATE", "SELECT, INSERT, UPDATE, DELETE"),
+    ):
+        said = database.failure(denied, ["jobs", "Locks"], broken=False, reads=reads).text
+        assert f': GRANT {lock} ON jobs."Locks" TO {role}, and USAGE' in said
+        said = database.journal_failure(denied, ["runs"], broken=False, reads=reads).text
+        assert said.endswith(f": GRANT {journal} ON runs TO {role}")
+
+
 def test_an_error_is_one_line_without_the_password() -> None:
     text = Database(f"host=h password={SECRET}", "x").failure(OSError(f"bad\n  {SECRET} here"), ["t"], broken=True).text
     assert text == "bad *** here"

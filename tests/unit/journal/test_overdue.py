@@ -59,18 +59,18 @@ def test_what_was_not_there_yet_missed_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "word"),
+    ("row", "word", "verb"),
     [
-        (failed(TODAY, 3), "exit 3"),
-        (run(TODAY, outcome="lost", exit_code=75), "lost"),
-        (run(TODAY, outcome="not started", exit_code=127), "not found"),
-        (run(TODAY, None), "died"),
+        (failed(TODAY, 3), "exit 3", "began"),
+        (run(TODAY, outcome="lost", exit_code=75), "lost", "began"),
+        (run(TODAY, outcome="not started", exit_code=127), "not found", "could not start at"),
+        (run(TODAY, None), "died", "began"),
     ],
 )
-def test_a_bad_end_is_critical(row: RunRow, word: str) -> None:
+def test_a_bad_end_is_critical(row: RunRow, word: str, verb: str) -> None:
     finding = found(*BEFORE, row)
     assert (finding.level, finding.word) == (CRITICAL, word)
-    assert "of the tick 2026-01-20 03:00 UTC began 01-20 03:00:00 UTC on host7" in finding.text
+    assert f"of the tick 2026-01-20 03:00 UTC {verb} 01-20 03:00:00 UTC on host7" in finding.text
 
 
 def test_a_success_after_a_failure_of_the_same_tick_is_well() -> None:

@@ -37,7 +37,7 @@ def test_a_row_of_another_schedule_is_told_with_both_times_and_how_to_free_it() 
     assert str(T0 + timedelta(days=40)) in warning
     assert str(SLOT.expires) in warning
     assert "cronjob-lock:schedule:k" in warning
-    assert "dislock --release frees it" in warning
+    assert "dislock --release k --slot URL_VARIABLE frees it" in warning
 
 
 def test_a_slot_that_could_not_be_given_back_is_told_with_its_end_and_how_to_free_it() -> None:
@@ -48,7 +48,7 @@ def test_a_slot_that_could_not_be_given_back_is_told_with_its_end_and_how_to_fre
     (warning,) = script.warnings
     assert str(SLOT.expires) in warning
     assert "cronjob-lock:schedule:k" in warning
-    assert "dislock --release frees it" in warning
+    assert "dislock --release k --slot URL_VARIABLE frees it" in warning
 
 
 def test_a_slot_that_ended_on_the_way_gives_way_to_the_current_one() -> None:

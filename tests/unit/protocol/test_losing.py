@@ -53,6 +53,16 @@ def test_a_loss_is_one_line_that_says_what_comes_of_it(
         assert text.removeprefix(loss.sentence).partition(", but")[0] == (f"; {consequence}" if consequence else "")
 
 
+def test_a_row_that_others_ended_is_not_said_to_be_taken() -> None:
+    """After --release the row still names this process: nobody has taken it."""
+    script = holding(Done(((NOW, 0, TERMS.owner, NOW),)))
+    loss = script.run(script.protocol.keep())
+    assert loss is not None
+    assert loss.reason is LossReason.TAKEN
+    assert "its row still names this process, but its end was moved to " in loss.sentence
+    assert "by --release" in loss.sentence
+
+
 def test_the_first_loss_counts_and_is_told_once() -> None:
     script, heard = holding(TAKEN), []
     script.protocol.on_loss(heard.append)
