@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 
 from dislock import LeaseLostError, LockContext, LockNotAcquiredError, acquire_locks
 
-context = LockContext(
-    url=os.environ["DATABASE_URL"],
-    table_parts=["key_value"],
-    lock_key="import",
-    owner=f"{socket.gethostname()}:{os.getpid()}",
-    run_ttl_seconds=60.0,
-    lease_interval_seconds=10.0,
-)
+context = LockContext(url=os.environ["DATABASE_URL"], lock_key="import")
 
 
-def write(batch: int, token: int | None) -> None:
+def write(batch: int, token: int) -> None:
     print(f"batch {batch} written with token {token}")
 
 
@@ -25,8 +17,7 @@ def main() -> int:
     try:
         with acquire_locks(context, ["lease"]) as session:
             for batch in range(3):
-                if session.lease_lost is not None and session.lease_lost.is_set():
-                    break
+                session.check()  # raises LeaseLostError when the lease is lost
                 write(batch, session.fencing_token)
     except LockNotAcquiredError as held:
         print(f"nothing to do: {held.holder} holds the lease until {held.expires_at}")

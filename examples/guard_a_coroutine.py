@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 
 from dislock import LeaseLostError, LockContext, LockNotAcquiredError, aio
 
 context = LockContext(
     url=os.environ["DATABASE_URL"],
-    table_parts=["key_value"],
     lock_key="import",
-    owner=f"{socket.gethostname()}:{os.getpid()}",
     schedule="0 3 * * *",
     time_zone="Europe/Berlin",
-    run_ttl_seconds=60.0,
-    lease_interval_seconds=10.0,
 )
 
 

@@ -1,13 +1,15 @@
-"""A task of several workers (Celery, for example) that may be delivered twice and is not run twice at a time.
+"""A task of several workers (Celery, for example) that is delivered twice at once, and run once at a time.
 
 A broker delivers a task at least once. A scheduler that runs on two hosts queues it twice. The lock key contains the
 task and the customer. So different customers are billed at the same time, but no customer twice at a time.
+
+A lease prevents an overlap, not a repetition: a delivery that comes after the first run has ended is run again. If a
+delivery must count once, also record it in the transaction that does the work.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -20,14 +22,7 @@ def exclusive(task: Callable[[str], str]) -> Callable[[str], str]:
 
     @wraps(task)
     def guarded(customer: str) -> str:
-        context = LockContext(
-            url=os.environ["DATABASE_URL"],
-            table_parts=["key_value"],
-            lock_key=f"{task.__name__}:{customer}",
-            owner=f"{socket.gethostname()}:{os.getpid()}",
-            run_ttl_seconds=120.0,
-            lease_interval_seconds=10.0,
-        )
+        context = LockContext(url=os.environ["DATABASE_URL"], lock_key=f"{task.__name__}:{customer}")
         try:
             with acquire_locks(context, ["lease"]):
                 return task(customer)

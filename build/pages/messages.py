@@ -23,8 +23,11 @@ _LEFT_OUT = re.compile(
     r"dislock/(cli/usage|protocol/(statements|records|questions|schema)|journal/(style|timeline|metrics)|redaction|_version)\.py"
 )
 _SQL = re.compile(
-    r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|GRANT|SET|WITH|WHERE|FROM|BEGIN|AND|ON)\b|\s(FROM|WHERE) "
+    r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|SET|WITH|WHERE|FROM|BEGIN|AND|ON|SAVEPOINT|RELEASE|ROLLBACK)\b"
+    r"|\s(FROM|WHERE) |\sAS \w+$"
 )
+#: What nobody sees: it tells a programmer of a mistake, or it is dropped because the end was asked for.
+_UNSEEN = ("raise AssertionError(", "raise AttributeError(", "Failure('asked to leave'")
 #: A pattern that matches messages of other programs.
 _PATTERN = re.compile(r"\\[sw.]|: \+|\)\?|\.\*|\[A-Z|\||^[A-Z ]+$|\]\|")
 
@@ -51,11 +54,13 @@ def parts() -> dict[str, str]:
 
 def texts(tree: ast.AST) -> Iterator[str]:
     """The prose in a module or a statement: three words or more, with ``…`` for inserted values."""
-    documentation = set()
+    left_out = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            documentation |= {id(each.value) for each in node.body if isinstance(each, ast.Expr)}
-    for text in _strings(tree, documentation):
+            left_out |= {id(each.value) for each in node.body if isinstance(each, ast.Expr)}
+        elif isinstance(node, (ast.Raise, ast.Call)) and ast.unparse(node).startswith(_UNSEEN):
+            left_out.add(id(node))
+    for text in _strings(tree, left_out):
         line = " ".join(text.split())
         words = [word for word in line.split() if re.search(r"[^\W\d_]", word)]
         if (

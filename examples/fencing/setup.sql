@@ -17,3 +17,6 @@ END $$;
 
 CREATE TRIGGER fenced BEFORE INSERT OR UPDATE ON report
     FOR EACH ROW EXECUTE FUNCTION refuse_stale_token('report');
+
+-- The role of the jobs. FOR SHARE needs UPDATE on the fence.
+GRANT SELECT, INSERT, UPDATE ON fence, report TO cron;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import re
@@ -130,6 +131,28 @@ def test_the_page_of_messages_has_what_is_printed() -> None:
         "`timeout_in_ms must be an int, not …`",
     ):
         assert text in page, text
+
+
+def raised() -> set[str]:
+    """The texts of all errors that a user can get, with three words or more."""
+    found = set()
+    for path in [*(ROOT / "dislock").rglob("*.py"), *(ROOT / "pg_advisory_lock").rglob("*.py")]:
+        for error in (node.exc for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)):
+            name = ast.unparse(error.func) if isinstance(error, ast.Call) else ""
+            if isinstance(error, ast.Call) and name not in ("AssertionError", "AttributeError"):
+                for text in error.args:
+                    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+                    texts = [part.value if isinstance(part, ast.Constant) else "…" for part in parts]
+                    found.add("".join(text for text in texts if isinstance(text, str)))
+    return {text for text in found if len(re.findall(r"[^\W\d_]+", text)) > 2}
+
+
+def test_the_page_of_messages_has_each_error_and_no_sql() -> None:
+    page = (ROOT / "docs" / "messages.md").read_text()
+    assert len(raised()) > 100
+    assert [text for text in sorted(raised()) if text not in page] == []
+    for unseen in ("SAVEPOINT pg_advisory_lock", "pg_catalog.", "CAST(", "has no attribute", "does not end`"):
+        assert unseen not in page, unseen
 
 
 def sentences(text: str) -> list[str]:

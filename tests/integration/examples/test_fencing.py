@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import psutil
 import psycopg
 import pytest
 
+from dislock import LockContext, acquire_locks
 from tests.faults.conftest import LEASE
 from tests.faults.wrapper import PATIENCE, Run
 from tests.integration.examples.test_examples import EXAMPLES
@@ -24,6 +26,10 @@ FENCING = EXAMPLES / "fencing"
 @pytest.fixture
 def connection(database_url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
     with psycopg.connect(database_url, autocommit=True) as connection:
+        # A role belongs to the whole server, and an earlier test may have made it.
+        connection.execute(
+            "DO $$ BEGIN CREATE ROLE cron; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
+        )
         connection.execute((FENCING / "setup.sql").read_text())
         yield connection
 
@@ -64,6 +70,7 @@ def test_a_frozen_job_that_comes_back_is_refused(
 def test_a_run_that_was_overtaken_before_its_first_write_is_refused_too(
     connection: psycopg.Connection[tuple[object, ...]],
 ) -> None:
+    connection.execute("SET ROLE cron")
     connection.execute("INSERT INTO fence VALUES ('report', 5)")
     connection.execute("INSERT INTO report VALUES (1, 'first', 5)")
     # The next one has begun and written nothing yet.
@@ -71,3 +78,20 @@ def test_a_run_that_was_overtaken_before_its_first_write_is_refused_too(
     with pytest.raises(psycopg.DatabaseError, match="stale fencing token 5") as refused:
         connection.execute("UPDATE report SET body = 'late' WHERE line = 1")
     assert refused.value.sqlstate == "DL075"
+
+
+def test_the_guarded_update_of_the_page_writes_once_and_refuses_an_earlier_run(database_url: str) -> None:
+    page = (EXAMPLES.parent / "docs" / "concepts.md").read_text().partition("## Fencing tokens\n")[2]
+    (column,) = re.findall(r"^ALTER TABLE .*;$", page, re.MULTILINE)
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    context = LockContext(url=database_url, lock_key="report")
+    names = {"psycopg": psycopg, "acquire_locks": acquire_locks, "context": context, "url": database_url}
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE report (id int PRIMARY KEY, body text)")
+        connection.execute("INSERT INTO report VALUES (7)")
+        connection.execute(column)
+        exec(code, dict(names))
+        connection.execute("UPDATE report SET body = 'later', token = token + 86400000000")
+        with pytest.raises(RuntimeError, match="a later run"):
+            exec(code, dict(names))
+        assert connection.execute("SELECT body FROM report").fetchall() == [("later",)]

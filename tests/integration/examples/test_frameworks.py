@@ -52,6 +52,12 @@ def hold(database_url: str) -> None:
         connection.execute("UPDATE key_value SET value = 'other:1', expire_at = clock_timestamp() + interval '1 day'")
 
 
+def drop_the_table(database_url: str) -> None:
+    """Makes every lock a ``ConfigurationError``."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("DROP TABLE key_value")
+
+
 def test_celery(database_url: str, tmp_path: Path) -> None:
     pytest.importorskip("celery", reason="celery is not installed")
     write("celery.md", tmp_path)
@@ -59,20 +65,28 @@ def test_celery(database_url: str, tmp_path: Path) -> None:
         "from celery.contrib.testing.worker import start_worker\n"
         "from tasks import app, nightly_import\n"
         "with start_worker(app, pool='solo', perform_ping_check=False):\n"
-        "    print(nightly_import.delay(3).get(timeout=60))\n"
+        "    print(nightly_import.delay(3).get(timeout=60, propagate=False))\n"
     )
     variables = {"DATABASE_URL": database_url, "BROKER_URL": "memory://", "RESULT_BACKEND": "cache+memory://"}
     assert python(program, tmp_path, **variables) == "done\n"
     hold(database_url)
     assert python(program, tmp_path, **variables) == "skipped: other:1 runs it\n"
+    drop_the_table(database_url)
+    assert python(program, tmp_path, **variables).startswith("the table key_value does not exist")
 
 
 def test_fastapi_runs_its_loop_in_one_worker(database_url: str, tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="fastapi is not installed")
     write("fastapi.md", tmp_path)
     program = (
-        "import asyncio, psycopg, os\n"
-        "from app import app\n"
+        "import asyncio, logging, psycopg, os, sys\n"
+        "import app as module\n"
+        "logging.basicConfig(stream=sys.stdout, format='%(levelname)s %(message)s')\n"
+        "app, refresh = module.app, module.refresh_prices\n"
+        "async def fail_once(app):\n"
+        "    module.refresh_prices = refresh\n"
+        "    raise ValueError('no prices')\n"
+        "module.refresh_prices = fail_once\n"
         "async def main():\n"
         "    async with app.router.lifespan_context(app):\n"
         "        while not getattr(app.state, 'refreshed', False):\n"
@@ -81,7 +95,33 @@ def test_fastapi_runs_its_loop_in_one_worker(database_url: str, tmp_path: Path) 
         "        print(c.execute('SELECT expire_at <= clock_timestamp() FROM key_value').fetchall())\n"
         "asyncio.run(main())\n"
     )
-    assert python(program, tmp_path, DATABASE_URL=database_url) == "[(True,)]\n"
+    said = python(program, tmp_path, DATABASE_URL=database_url)
+    assert said.startswith("ERROR refresh-prices failed, and is tried again\nTraceback")
+    assert said.endswith("\nValueError: no prices\n[(True,)]\n")
+
+
+def test_fastapi_logs_a_wrong_setting_at_once_and_raises_it_at_the_end(database_url: str, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="fastapi is not installed")
+    write("fastapi.md", tmp_path)
+    drop_the_table(database_url)
+    program = (
+        "import asyncio, logging, sys\n"
+        "from app import app\n"
+        "from dislock import ConfigurationError\n"
+        "logging.basicConfig(stream=sys.stdout, format='%(levelname)s %(message)s')\n"
+        "async def main():\n"
+        "    async with app.router.lifespan_context(app):\n"
+        "        while len(asyncio.all_tasks()) > 1:\n"
+        "            await asyncio.sleep(0.05)\n"
+        "        print('serving')\n"
+        "try:\n"
+        "    asyncio.run(main())\n"
+        "except ConfigurationError as error:\n"
+        "    print(error)\n"
+    )
+    logged, _, at_the_end = python(program, tmp_path, DATABASE_URL=database_url).partition("\nserving\n")
+    assert logged.startswith("ERROR refresh-prices failed, and is not tried again\nTraceback")
+    assert at_the_end.startswith("the table key_value does not exist")
 
 
 def test_fastapi_pays_an_order_once_at_a_time(database_url: str, tmp_path: Path) -> None:
@@ -101,29 +141,42 @@ def test_fastapi_pays_an_order_once_at_a_time(database_url: str, tmp_path: Path)
         "    await app(scope, receive, send)\n"
         "    return sent[0]['status']\n"
         "print(asyncio.run(post()))\n"
-        "with psycopg.connect(os.environ['DATABASE_URL']) as other:\n"
+        "with psycopg.connect(os.environ['LIBPQ_URL']) as other:\n"
         "    other.execute('SELECT pg_advisory_xact_lock(%s)', [advisory_key(['orders', 7])])\n"
         "    print(asyncio.run(post()))\n"
     )
-    variables = {"DATABASE_URL": database_url, "SQLALCHEMY_URL": sqlalchemy(database_url)}
-    assert python(program, tmp_path, **variables) == "200\n409\n"
+    assert python(program, tmp_path, DATABASE_URL=sqlalchemy(database_url), LIBPQ_URL=database_url) == "200\n409\n"
 
 
 def test_django(database_url: str, tmp_path: Path) -> None:
     pytest.importorskip("django", reason="django is not installed")
     write("django.md", tmp_path)
-    program = (
-        "import django\n"
+    setup = (
+        "import django, sys\n"
         "from django.conf import settings\n"
-        "from django.core.management import call_command\n"
+        "from django.core.management import CommandError, call_command\n"
+        "from dislock import ConfigurationError\n"
+        "from dislock.testing import in_memory\n"
         "settings.configure(INSTALLED_APPS=['app'])\n"
         "django.setup()\n"
-        "import sys\n"
-        "call_command('nightly', stderr=sys.stdout)\n"
     )
+    program = setup + "call_command('nightly', stderr=sys.stdout)\n"
     assert python(program, tmp_path, DATABASE_URL=database_url) == "part 0\npart 1\npart 2\n"
     hold(database_url)
     assert python(program, tmp_path, DATABASE_URL=database_url) == "other:1 runs it already\n"
+    losing = setup + (
+        "class Output:\n"
+        "    def write(self, text): server.take_away('nightly')\n"
+        "with in_memory() as server:\n"
+        "    try: call_command('nightly', stdout=Output())\n"
+        "    except CommandError as error: print(error.returncode, error)\n"
+    )
+    assert python(losing, tmp_path, DATABASE_URL=database_url).startswith(
+        "75 the lease cronjob-lock:lease:nightly was lost"
+    )
+    drop_the_table(database_url)
+    refused = setup + "try: call_command('nightly')\nexcept ConfigurationError as error: print(error)\n"
+    assert python(refused, tmp_path, DATABASE_URL=database_url).startswith("the table key_value does not exist")
 
 
 def test_alembic(database_url: str, tmp_path: Path) -> None:
