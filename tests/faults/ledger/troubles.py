@@ -111,12 +111,15 @@ class Troubles:
         """Often the one that holds the lease, else anyone."""
         with self._world.lock:
             running = list(self._world.running.values())
-        holder = None
-        if self._chance.random() < 0.5:
-            with contextlib.suppress(psycopg.Error):
-                rows = self._ask(f"SELECT value FROM key_value WHERE key = '{ROW}' AND expire_at > clock_timestamp()")
-                holder = next((r for r in running if rows and r.entry.owner == rows[0][0]), None)
+        wanted = self._holder() if self._chance.random() < 0.5 else None
+        holder = next((each for each in running if each.entry.owner == wanted), None)
         return holder or (self._chance.choice(running) if running else None)
+
+    def _holder(self) -> str | None:
+        with contextlib.suppress(psycopg.Error):
+            rows = self._ask(f"SELECT value FROM key_value WHERE key = '{ROW}' AND expire_at > clock_timestamp()")
+            return str(rows[0][0]) if rows else None
+        return None
 
     def _kill(self) -> str | None:
         victim = self._victim()
@@ -168,14 +171,19 @@ class Troubles:
         return "standby"
 
     def _fail_over(self) -> str:
-        """The primary dies, often after its standby has lagged, and the standby is promoted.
+        """The primary dies while somebody holds the lease, if that can be, and the standby is promoted.
 
-        A synchronous one may live on for a while, and half of the hosts still ask it.
+        Often the standby lags, and lacks whatever the holder was told. A synchronous primary may live on for a while,
+        and half of the hosts still ask it.
         """
         world, servers = self._world, self._world.servers
+        nobody: set[str | None] = {None}
         if self._chance.random() < 0.6:
+            nobody.add(self._holder())
             servers.lag()
-            self._undo_until(time.monotonic() + self._chance.uniform(0.5, TTL))
+        limit = time.monotonic() + self._chance.uniform(0.5, 3 * TTL)
+        while self._holder() in nobody and time.monotonic() < limit:
+            self._undo_until(time.monotonic() + 0.1)
         lives_on = servers.synchronous and self._chance.random() < 0.3
         if not lives_on:
             servers.primary.stop("immediate")
