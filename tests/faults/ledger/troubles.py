@@ -188,7 +188,8 @@ class Troubles:
         if not lives_on:
             servers.primary.stop("immediate")
             at = now()
-            self._undo_until(time.monotonic() + self._chance.uniform(0.0, 1.5 * TTL))
+            # Often short enough for a successor to begin before the holder hears of it.
+            self._undo_until(time.monotonic() + self._chance.choice((0.0, 0.0, self._chance.uniform(0.0, 1.5 * TTL))))
         old = servers.promote()
         if lives_on:
             at = now()
