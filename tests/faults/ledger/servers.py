@@ -1,4 +1,4 @@
-"""A primary and a standby that takes its place, again and again."""
+"""A primary, a standby that takes its place again and again, and a reserve that then follows it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.support import clock
 from tests.support.postgres import Postgres
 from tests.support.proxy import Proxy
 from tests.support.replicas import Standby
+from tests.support.wait import until
 
 SETTINGS = {
     "max_connections": 30,
@@ -20,7 +21,7 @@ SETTINGS = {
     "max_wal_senders": 4,
     "wal_keep_size": "64MB",
     "wal_retrieve_retry_interval": "200ms",
-    # The name that a standby gives itself. With "*" a base backup that is under way would count as one.
+    # The name that a standby gives itself. With "*" a base backup of the primary would count as one.
     "cluster_name": "standby",
 }
 #: Sessions of the troubles' own wait for no standby.
@@ -33,36 +34,41 @@ LOOK = """
 
 
 class Servers:
-    """Both servers. ``synchronous``: the primary confirms nothing that the standby does not have."""
+    """All three. ``synchronous``: the primary confirms nothing that the standby does not have.
+
+    The reserve follows the standby, so that one which was just promoted has a standby at once.
+    """
 
     def __init__(self, *, synchronous: bool) -> None:
         self.synchronous = synchronous
-        #: The one of both, which can be set where there is libfaketime.
+        #: Theirs, which can be set where there is libfaketime.
         self.clock = clock.Settable() if clock.library() else None
         self._environ = self.clock.environment if self.clock else {}
         names = "standby" if synchronous else ""
         self.primary = Postgres({**SETTINGS, "synchronous_standby_names": names}, environ=self._environ)
-        self._standby: Standby | None = None
-        #: The network between the two.
-        self._link = Proxy("127.0.0.1", self.primary.port)
+        self._standbys: list[Standby] = []
+        #: The networks before the first and the second standby.
+        self._links = [Proxy("127.0.0.1", self.primary.port) for _ in range(2)]
 
     def begin(self) -> None:
-        """Starts both, with the lock table and the role ``app``, whose settings would undo each promise."""
-        self._link.__enter__()
+        """Starts them, with the lock table and the role ``app``, whose settings would undo each promise."""
+        for link in self._links:
+            link.__enter__()
         self.primary.start()
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(KEY_VALUE)
             connection.execute("CREATE ROLE app LOGIN")
             connection.execute("ALTER ROLE app SET synchronous_commit = off")
             connection.execute("GRANT SELECT, INSERT, UPDATE ON key_value TO app")
-        self.replace_standby()
+        self._follow()
+        self.complete()
 
     def end(self) -> None:
         with contextlib.ExitStack() as stack:
-            stack.push(self.primary)
-            if self._standby:
-                stack.push(self._standby)
-            stack.push(self._link)
+            for server in (self.primary, *self._standbys):
+                stack.push(server)
+            for link in self._links:
+                stack.push(link)
 
     def url(self) -> str:
         """The primary's, for the troubles themselves."""
@@ -70,25 +76,37 @@ class Servers:
 
     def lag(self) -> None:
         """From now on the standby gets nothing."""
-        self._link.wedge()
+        self._links[0].wedge()
 
     def catch_up(self) -> None:
-        self._link.resume()
+        self._links[0].resume()
 
     def promote(self) -> Postgres:
         """Makes the standby the primary; the answer is the old one, which is stopped or to be stopped."""
-        assert self._standby is not None
-        self._standby.promote()
-        old, self.primary, self._standby = self.primary, self._standby, None
+        self._standbys[0].promote()
+        old, self.primary = self.primary, self._standbys.pop(0)
+        self._links.reverse()
         return old
 
-    def replace_standby(self) -> None:
-        """Makes a new standby of the primary. Until it follows, a synchronous primary confirms nothing."""
-        self._link.lead_to(self.primary.port)
-        self._link.cut()
-        self._link.resume()
-        self._standby = Standby(self.primary, port=self._link.port, environ=self._environ)
-        self._standby.start()
+    def complete(self) -> None:
+        """Waits until the standby follows the primary, and gives it a new reserve."""
+        until(self._followed, 60, "a standby that follows")
+        self._follow()
+
+    def _follow(self) -> None:
+        """Starts one more, which follows the last one."""
+        last = self._standbys[-1] if self._standbys else self.primary
+        link = self._links[len(self._standbys)]
+        link.cut()
+        link.resume()
+        link.lead_to(last.port)
+        self._standbys.append(Standby(last, port=link.port, environ=self._environ))
+        self._standbys[-1].start()
+
+    def _followed(self) -> bool:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            query = "SELECT state, sync_state FROM pg_stat_replication"
+            return connection.execute(query).fetchone() == ("streaming", "sync" if self.synchronous else "async")
 
     def failover(self, at: float, key: str) -> Failover:
         """What a new primary knows, before anybody but this has asked it; ``at``: when the old one took its last."""

@@ -167,7 +167,7 @@ class Troubles:
 
     def _lag(self) -> str:
         self._world.servers.lag()
-        self._later(1.5 * TTL, self._world.servers.catch_up)
+        self._later(TTL, self._world.servers.catch_up)
         return "standby"
 
     def _fail_over(self) -> str:
@@ -177,11 +177,14 @@ class Troubles:
         and half of the hosts still ask it.
         """
         world, servers = self._world, self._world.servers
-        nobody: set[str | None] = {None}
+        nobody: list[str | None] = [None]
+        patience = 3 * TTL
         if self._chance.random() < 0.6:
-            nobody.add(self._holder())
+            nobody.append(self._holder())
             servers.lag()
-        limit = time.monotonic() + self._chance.uniform(0.5, 3 * TTL)
+            # A synchronous one confirms nothing meanwhile.
+            patience = TTL if servers.synchronous else patience
+        limit = time.monotonic() + self._chance.uniform(0.5, patience)
         while self._holder() in nobody and time.monotonic() < limit:
             self._undo_until(time.monotonic() + 0.1)
         lives_on = servers.synchronous and self._chance.random() < 0.3
@@ -201,7 +204,7 @@ class Troubles:
             for host in world.hosts:
                 host.proxy.lead_to(servers.primary.port)
         old.__exit__(None, None, None)
-        servers.replace_standby()
+        servers.complete()
         return "failover, the old primary lives on" if lives_on else "failover"
 
     def _terminate_backends(self) -> str | None:
