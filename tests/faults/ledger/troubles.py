@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -101,6 +102,14 @@ class Troubles:
             if time.monotonic() >= end:
                 return
             time.sleep(max(0.0, remaining))
+
+    def _undo_while(self, work: Callable[[], None]) -> None:
+        """Does what takes long, and ends meanwhile what is to be ended."""
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(work)
+            while not done.done():
+                self._undo_until(time.monotonic() + 0.1)
+            done.result()
 
     def _later(self, longest: float, undo: Undo, shortest: float = 0.3) -> None:
         self._due.append((time.monotonic() + self._chance.uniform(shortest, longest), undo))
@@ -204,7 +213,7 @@ class Troubles:
             for host in world.hosts:
                 host.proxy.lead_to(servers.primary.port)
         old.__exit__(None, None, None)
-        servers.complete()
+        self._undo_while(servers.complete)
         return "failover, the old primary lives on" if lives_on else "failover"
 
     def _terminate_backends(self) -> str | None:
