@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import psutil
 
@@ -45,13 +45,19 @@ class Postgres:
     """One server: started on entry, stopped and removed on exit. Works for root too.
 
     ``programs``: the folder of PostgreSQL's programs, by default the embedded ones. ``base``: the data folder to copy,
-    by default an empty one.
+    by default an empty one. ``environ`` is added to the environment of its programs.
     """
 
     def __init__(
-        self, settings: Mapping[str, object] | None = None, *, base: Path | None = None, programs: Path = BIN
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        base: Path | None = None,
+        programs: Path = BIN,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._programs = installed.runnable(programs)
+        self._environ = environ or {}
         self._account = installed.account()
         self._folder = Path(tempfile.mkdtemp(prefix="pg-"))
         self._sockets = self._folder
@@ -107,7 +113,7 @@ class Postgres:
 
     def program(self, name: str, *arguments: str) -> str:
         """Runs one of PostgreSQL's programs as the server's user and returns what it printed."""
-        done = _run(self._programs, name, *arguments, folder=self._folder)
+        done = _run(self._programs, name, *arguments, folder=self._folder, environ=self._environ)
         if done.returncode:
             raise RuntimeError(f"{name} failed: {done.stdout}")
         return done.stdout
@@ -199,19 +205,20 @@ class Postgres:
 
 
 def _run(
-    programs: Path, name: str, *arguments: str, folder: Path, timeout: float | None = STOP_SECONDS * 4
+    programs: Path, name: str, *arguments: str, folder: Path, environ: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
     path = programs / name
+    # libpq's variables would lead psql and pg_ctl to another server. Messages are compared, so they are in English.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return subprocess.run(
         [str(path) if path.exists() else name, *arguments],
         cwd=folder,
-        # libpq's variables would lead psql and pg_ctl to another server. Messages are compared, so they are in English.
-        env={**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "LC_ALL": "C", "HOME": str(folder)},
+        env={**inherited, "LC_ALL": "C", "HOME": str(folder), **environ},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=timeout,
+        timeout=STOP_SECONDS * 4,
         check=False,
         **installed.identity(),
     )

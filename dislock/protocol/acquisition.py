@@ -127,11 +127,12 @@ class Acquisition(Recording):
         self._losses.append(loss)
         if self._losses[0] is not loss or self._in_vain:
             return
+        # First of all: what is said may have to wait for its reader, and the command must not run on meanwhile.
+        self._notify(loss)
         level = WARNING if self._plan.continues else ERROR
         key = self._plan.lease.key if self._plan.lease else None
         text = loss.sentence + self._consequence(over=over)
         self._say("lost", level, text, key=key, token=self.token, reason=loss.reason.value)
-        self._notify(loss)
 
     def _consequence(self, *, over: bool) -> str:
         if self._plan.continues:

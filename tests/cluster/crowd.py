@@ -41,8 +41,6 @@ SEALING = {
     "CRON_TZ": "UTC",
     "LOCK_SLOT_TOLERANCE_SECONDS": 1,
 }
-#: The command of a ledger, which notes its tick beside the token where it has one.
-NOTED = '[ -z "$DISLOCK_SLOT" ] || echo "$DISLOCK_SLOT" >"$LEDGER/tick-$DISLOCK_OWNER"\n' + COMMAND
 
 
 @dataclass
@@ -205,7 +203,7 @@ class Crowd:
         err = lane.folder / f"err-{threading.get_ident()}"
         with err.open("wb") as sink:
             process = subprocess.Popen(
-                [*program(), "DATABASE_URL", "sh", "-c", NOTED, "work", str(marks), str(wanted), "obey"],
+                [*program(), "DATABASE_URL", "sh", "-c", COMMAND, "work", str(marks), str(wanted), "obey"],
                 env=environment(settings),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

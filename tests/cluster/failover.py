@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -194,7 +194,7 @@ def judge(kind: str, outages: Mapping[str, float], lanes: Iterable[Lane], *, for
         ledger = Ledger.read(lane.folder)
         verdict = check(ledger, forgetful=forgetful)
         report.violations += [f"{lane.key}: {violation}" for violation in verdict.violations]
-        report.revealed += [f"{lane.key}: {overlap}" for overlap in verdict.excused]
+        report.revealed += [f"{lane.key}: {overlap}" for overlap in verdict.revealed]
         report.counts["failed"] += verdict.counts["failed"]
         owners = {work.owner for work in ledger.works}
         # Whoever had it before the failover; those who come later do not count as having gone on.
@@ -212,20 +212,9 @@ def judge(kind: str, outages: Mapping[str, float], lanes: Iterable[Lane], *, for
                 report.counts["short runs"] += 1
             if lost and lane.ttl == LONG_TTL and not forgetful and max(outages.values()) < LONG_TTL / 2:
                 report.violations.append(f"{lane.key}: lost although its TTL is above the outage: {wrapper}")
-        report.violations += [] if forgetful else _sealed_twice(lane, ledger)
     return report
 
 
 def _forgotten(err: str) -> bool:
     """Whether it was told that the server has no trace of what it had taken: not even an older end of its own row."""
     return "was removed" in err or ("now names" in err and "by a failover" not in err)
-
-
-def _sealed_twice(lane: Lane, ledger: Ledger) -> list[str]:
-    """Ticks for which two successes were reported."""
-    by_tick: dict[str, list[str]] = defaultdict(list)
-    for wrapper in ledger.wrappers:
-        tick = lane.folder / f"tick-{wrapper.owner}"
-        if wrapper.code == 0 and tick.exists():
-            by_tick[tick.read_text()].append(wrapper.owner)
-    return [f"{lane.key}: {tick} succeeded twice: {owners}" for tick, owners in by_tick.items() if len(owners) > 1]

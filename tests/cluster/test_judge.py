@@ -31,10 +31,8 @@ class Records:
         with (self.lane.folder / "wrappers").open("a") as file:
             file.write(json.dumps(asdict(entry)) + "\n")
         last = "alive" if code == 75 else "end"
-        lines = f"start {start} {number} {owner}\n{last} {end} {number} {owner}\n"
+        lines = f"start {start} {number} {owner} {tick}\n{last} {end} {number} {owner} {tick}\n"
         (self.lane.folder / f"command-{number}-{number}").write_text(lines)
-        if tick:
-            (self.lane.folder / f"tick-{owner}").write_text(tick)
 
     def judged(self, outage: float = 20.0, *, forgetful: bool = False) -> Report:
         return judge("SIGKILL", {"two hosts": outage}, [self.lane], forgetful=forgetful)

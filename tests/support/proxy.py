@@ -124,6 +124,10 @@ class Proxy:
 
         self._do(work)
 
+    def lead_to(self, port: int) -> None:
+        """New connections go to another server on that port; open ones stay where they are."""
+        self._do(lambda: setattr(self, "_upstream", (self._upstream[0], port)))
+
     def refuse(self) -> None:
         """New connections are refused, as by a port where nothing listens; open ones go on."""
 

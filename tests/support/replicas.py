@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -12,15 +13,18 @@ from tests.support.wait import until
 
 
 class Standby(Postgres):
-    """A copy of a running primary that follows it; read-only until it is promoted."""
+    """A copy of a running primary that follows it; read-only until it is promoted.
 
-    def __init__(self, primary: Postgres) -> None:
-        self._primary = primary
-        super().__init__({"hot_standby": "on"})
+    ``port`` leads to the primary by another way than its own port.
+    """
+
+    def __init__(self, primary: Postgres, *, port: int | None = None, environ: Mapping[str, str] | None = None) -> None:
+        self._port = port or primary.port
+        super().__init__({"hot_standby": "on"}, environ=environ)
 
     def fill(self, base: Path | None) -> None:
         del base
-        source = f"host=127.0.0.1 port={self._primary.port} user=postgres"
+        source = f"host=127.0.0.1 port={self._port} user=postgres"
         self.program("pg_basebackup", "-D", str(self.data), "-d", source, "-R", "-c", "fast", "--no-sync")
 
     def promote(self) -> None:

@@ -20,6 +20,7 @@ from tests.faults.ledger.world import World
 class Report:
     seed: int
     seconds: float
+    replication: str
     verdict: Verdict
     faults: Counter[str]
     wrappers: int
@@ -27,13 +28,17 @@ class Report:
     def __str__(self) -> str:
         counts = self.verdict.counts
         lines = [
-            f"seed {self.seed}, {self.seconds:g} s, {self.wrappers} wrappers, {sum(self.faults.values())} faults:",
+            f"seed {self.seed}, {self.seconds:g} s, {self.replication}, {self.wrappers} wrappers, "
+            f"{sum(self.faults.values())} faults:",
             *(f"  {number:4} {kind}" for kind, number in sorted(self.faults.items())),
             f"runs {counts['runs']}, of which came to their own end {counts['done']}; skips {counts['skipped']}; "
             f"losses (75) {counts['lost']}; failures (1) {counts['failed']}; "
             f"waited in vain (1) {counts['waited']}; "
             f"terminated {counts['terminated']}; killed {counts['killed']}",
-            "overlaps of a run that was paused or killed, or lost its row (the tokens tell): "
+            f"ticks sealed {counts['sealed']}; sealed again after a failover {len(self.verdict.sealed_again)}",
+            f"acquisitions that a failover lost while they ran: {len(self.verdict.forgotten)}; "
+            f"overlaps that came of a failover (the tokens tell): {len(self.verdict.revealed)}",
+            "overlaps of a run that was paused or killed, or lost its row by force or by the clock (the tokens tell): "
             f"{len(self.verdict.excused)}",
             f"violations: {len(self.verdict.violations)}",
             *(f"  {violation}" for violation in self.verdict.violations),
@@ -41,9 +46,11 @@ class Report:
         return "\n".join(lines)
 
 
-def run(folder: Path, seconds: float, seed: int, *, wrappers: int = 20, hosts: int = 5) -> Report:
+def run(
+    folder: Path, seconds: float, seed: int, *, synchronous: bool = True, wrappers: int = 20, hosts: int = 5
+) -> Report:
     """One ledger in an empty folder, made and checked."""
-    world = World(folder, seed, wrappers=wrappers, hosts=hosts)
+    world = World(folder, seed, synchronous=synchronous, wrappers=wrappers, hosts=hosts)
     with world.up(), Troubles(world, seed):
         world.work(seconds)
     return judge(folder, seconds, seed)
@@ -52,13 +59,17 @@ def run(folder: Path, seconds: float, seed: int, *, wrappers: int = 20, hosts: i
 def judge(folder: Path, seconds: float = 0.0, seed: int = 0) -> Report:
     ledger = Ledger.read(folder)
     faults = Counter(fault.kind for fault in ledger.faults)
-    return Report(seed, seconds, check(ledger), faults, len(ledger.wrappers))
+    replication = "no failover"
+    if ledger.failovers:
+        replication = f"{'' if ledger.failovers[0].synchronous else 'a'}synchronous replication"
+    return Report(seed, seconds, replication, check(ledger), faults, len(ledger.wrappers))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.ledger", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--asynchronous", action="store_true", help="the primary does not wait for its standby")
     parser.add_argument("--folder", type=Path, help="where the files go, and stay; it must be empty")
     parser.add_argument("--check", type=Path, help="only check the files in this folder")
     given = parser.parse_args()
@@ -66,10 +77,10 @@ def main() -> int:
         report = judge(given.check)
     elif given.folder:
         given.folder.mkdir(parents=True, exist_ok=True)
-        report = run(given.folder, given.seconds, given.seed)
+        report = run(given.folder, given.seconds, given.seed, synchronous=not given.asynchronous)
     else:
         with tempfile.TemporaryDirectory(prefix="ledger-") as folder:
-            report = run(Path(folder), given.seconds, given.seed)
+            report = run(Path(folder), given.seconds, given.seed, synchronous=not given.asynchronous)
     print(report)
     return 1 if report.verdict.violations else 0
 

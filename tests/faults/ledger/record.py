@@ -1,4 +1,4 @@
-"""What the files of a ledger say. All moments are seconds since boot, the one clock that every process here shares."""
+"""What the files of a ledger say. All moments are /proc/uptime's, the one clock that every process here shares."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 #: The command. A mark every 50 ms, or MARK_PAUSE, is the last sign of life of one that is killed; /proc/uptime is a
 #: clock that needs no program, and that libfaketime does not touch. $1: marks to set, or fewer if there is a file
-#: ``enough``, $2: exit code, $3: what it does on SIGTERM.
+#: ``enough``, $2: exit code, $3: what it does on SIGTERM. The tick is the last word, where there is one.
 COMMAND = r"""
 file=$LEDGER/command-$DISLOCK_FENCING_TOKEN-$$
-mark() { read -r up rest </proc/uptime; echo "$1 $up $DISLOCK_FENCING_TOKEN $DISLOCK_OWNER" >>"$file"; }
+mark() { read -r up rest </proc/uptime; echo "$1 $up $DISLOCK_FENCING_TOKEN $DISLOCK_OWNER $DISLOCK_SLOT" >>"$file"; }
 case $3 in obey) trap 'mark term; exit 143' TERM ;; *) trap '' TERM ;; esac
 mark start
 n=$1
@@ -45,6 +45,22 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Failover:
+    """A standby has become the primary."""
+
+    at: float
+    """The old primary confirmed nothing after this."""
+    synchronous: bool
+    """Whether the old one confirmed only what the standby had."""
+    clock: int
+    """The new one's, in microseconds, before any host reached it: tokens that it gives are larger."""
+    owner: str | None
+    """Whom the lease's row named at the new one then; None: there was no row."""
+    ends: int | None
+    """The row's end, in microseconds."""
+
+
+@dataclass(frozen=True)
 class Work:
     """One run of the command."""
 
@@ -55,6 +71,8 @@ class Work:
     """Its end, or its last sign of life."""
     finished: bool
     """Whether it came to its own end."""
+    tick: str = ""
+    """The tick that its success seals."""
 
 
 @dataclass
@@ -64,12 +82,16 @@ class Ledger:
     faults: list[Fault]
     works: list[Work]
     unreadable: list[str] = field(default_factory=list)
+    failovers: list[Failover] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: Path) -> Ledger:
         ledger = cls(float((folder / "ttl").read_text()), [], [], [])
         ledger.wrappers = [Wrapper(**json.loads(line)) for line in (folder / "wrappers").read_text().splitlines()]
         ledger.faults = [Fault(**json.loads(line)) for line in (folder / "faults").read_text().splitlines()]
+        if (folder / "failovers").exists():
+            lines = (folder / "failovers").read_text().splitlines()
+            ledger.failovers = [Failover(**json.loads(line)) for line in lines]
         for file in sorted(folder.glob("command-*")):
             work = _work(file.read_text())
             if work:
@@ -80,7 +102,7 @@ class Ledger:
         return ledger
 
 
-def append(path: Path, entry: Wrapper | Fault) -> None:
+def append(path: Path, entry: Wrapper | Fault | Failover) -> None:
     with path.open("a") as file:
         file.write(json.dumps(asdict(entry)) + "\n")
 
@@ -88,7 +110,7 @@ def append(path: Path, entry: Wrapper | Fault) -> None:
 def _work(text: str) -> Work | None:
     # A command that is killed may leave half a line.
     marks = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    if not marks or any(len(mark) != 4 for mark in marks) or marks[0][0] != "start":
+    if not marks or any(len(mark) not in (4, 5) for mark in marks) or marks[0][0] != "start":
         return None
-    _, start, token, owner = marks[0]
-    return Work(int(token), owner, float(start), float(marks[-1][1]), finished=marks[-1][0] == "end")
+    _, start, token, owner, *tick = marks[0]
+    return Work(int(token), owner, float(start), float(marks[-1][1]), marks[-1][0] == "end", "".join(tick))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
 import psycopg
 
 from tests.faults.ledger.record import Fault, append
-from tests.faults.ledger.world import TTL, Host, Running, World, now
+from tests.faults.ledger.world import ROW, TTL, Host, Running, World, now
 
 Undo = Callable[[], None]
+#: Of so many troubles one is a failover: the second, so that a short run has one too.
+FAILOVERS = 9
 
 
 class Troubles:
@@ -29,6 +33,8 @@ class Troubles:
         self._due: list[tuple[float, Undo]] = []
         self.counts: Counter[str] = Counter()
         self._ahead = 0.0
+        #: When the server's clock has come back to what it had shown before it was set back.
+        self._caught_up = 0.0
         self._thread = threading.Thread(target=self._work)
         self._failure: BaseException | None = None
         self._kinds: dict[str, tuple[int, Callable[[], str | None]]] = {
@@ -48,8 +54,10 @@ class Troubles:
             "backend frozen": (6, self._freeze),
             "connections exhausted": (3, self._crowd),
             "row locked": (5, lambda: self._lock("SELECT FROM key_value FOR UPDATE")),
-            "row changed by force": (4, self._force),
-            "server's clock set forward": (3, self._set_clock),
+            "row changed by force": (7, self._force),
+            "server's clock set forward": (3, self._set_forward),
+            "server's clock set back": (3, self._set_back),
+            "standby lags": (4, self._lag),
             "table locked": (3, lambda: self._lock("LOCK TABLE key_value IN EXCLUSIVE MODE")),
         }
 
@@ -66,9 +74,15 @@ class Troubles:
         kinds = list(self._kinds)
         weights = [self._kinds[kind][0] for kind in kinds]
         try:
-            while not self._world.stopping:
+            for number in itertools.count(1):
+                if self._world.stopping:
+                    return
                 kind = self._chance.choices(kinds, weights)[0]
-                target = self._kinds[kind][1]()
+                target: str | None = "servers"
+                if number % FAILOVERS == 2:
+                    kind = self._fail_over()
+                else:
+                    target = self._kinds[kind][1]()
                 if target is not None:
                     self.counts[kind] += 1
                     append(self._world.folder / "faults", Fault(now(), kind, target))
@@ -89,6 +103,14 @@ class Troubles:
                 return
             time.sleep(max(0.0, remaining))
 
+    def _undo_while(self, work: Callable[[], None]) -> None:
+        """Does what takes long, and ends meanwhile what is to be ended."""
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(work)
+            while not done.done():
+                self._undo_until(time.monotonic() + 0.1)
+            done.result()
+
     def _later(self, longest: float, undo: Undo, shortest: float = 0.3) -> None:
         self._due.append((time.monotonic() + self._chance.uniform(shortest, longest), undo))
 
@@ -98,12 +120,15 @@ class Troubles:
         """Often the one that holds the lease, else anyone."""
         with self._world.lock:
             running = list(self._world.running.values())
-        holder = None
-        if self._chance.random() < 0.5:
-            with contextlib.suppress(psycopg.Error):
-                rows = self._ask("SELECT value FROM key_value WHERE expire_at > clock_timestamp()")
-                holder = next((r for r in running if rows and r.entry.owner == rows[0][0]), None)
+        wanted = self._holder() if self._chance.random() < 0.5 else None
+        holder = next((each for each in running if each.entry.owner == wanted), None)
         return holder or (self._chance.choice(running) if running else None)
+
+    def _holder(self) -> str | None:
+        with contextlib.suppress(psycopg.Error):
+            rows = self._ask(f"SELECT value FROM key_value WHERE key = '{ROW}' AND expire_at > clock_timestamp()")
+            return str(rows[0][0]) if rows else None
+        return None
 
     def _kill(self) -> str | None:
         victim = self._victim()
@@ -139,15 +164,57 @@ class Troubles:
     # The server
 
     def _ask(self, query: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self._world.server.url(), autocommit=True, connect_timeout=2) as connection:
+        with psycopg.connect(self._world.servers.url(), autocommit=True, connect_timeout=2) as connection:
             connection.execute("SET statement_timeout = '2s'")
             return connection.execute(query).fetchall()
 
     def _restart(self) -> str:
-        self._world.server.stop("immediate")
-        time.sleep(self._chance.uniform(0.0, 1.5 * TTL))
-        self._world.start_server()
+        self._world.servers.primary.stop("immediate")
+        self._undo_until(time.monotonic() + self._chance.uniform(0.0, 1.5 * TTL))
+        self._world.servers.primary.start()
         return "server"
+
+    def _lag(self) -> str:
+        self._world.servers.lag()
+        self._later(TTL, self._world.servers.catch_up)
+        return "standby"
+
+    def _fail_over(self) -> str:
+        """The primary dies while somebody holds the lease, if that can be, and the standby is promoted.
+
+        Often the standby lags, and lacks whatever the holder was told. A synchronous primary may live on for a while,
+        and half of the hosts still ask it.
+        """
+        world, servers = self._world, self._world.servers
+        nobody: list[str | None] = [None]
+        patience = 3 * TTL
+        if self._chance.random() < 0.6:
+            nobody.append(self._holder())
+            servers.lag()
+            # A synchronous one confirms nothing meanwhile.
+            patience = TTL if servers.synchronous else patience
+        limit = time.monotonic() + self._chance.uniform(0.5, patience)
+        while self._holder() in nobody and time.monotonic() < limit:
+            self._undo_until(time.monotonic() + 0.1)
+        lives_on = servers.synchronous and self._chance.random() < 0.3
+        if not lives_on:
+            servers.primary.stop("immediate")
+            at = now()
+            # Often short enough for a successor to begin before the holder hears of it.
+            self._undo_until(time.monotonic() + self._chance.choice((0.0, 0.0, self._chance.uniform(0.0, 1.5 * TTL))))
+        old = servers.promote()
+        if lives_on:
+            at = now()
+        append(world.folder / "failovers", servers.failover(at, ROW))
+        for host in world.hosts[:: 2 if lives_on else 1]:
+            host.proxy.lead_to(servers.primary.port)
+        if lives_on:
+            self._undo_until(time.monotonic() + self._chance.uniform(0.5, TTL))
+            for host in world.hosts:
+                host.proxy.lead_to(servers.primary.port)
+        old.__exit__(None, None, None)
+        self._undo_while(servers.complete)
+        return "failover, the old primary lives on" if lives_on else "failover"
 
     def _terminate_backends(self) -> str | None:
         with contextlib.suppress(psycopg.Error):
@@ -169,40 +236,61 @@ class Troubles:
         guests = contextlib.ExitStack()
         with contextlib.suppress(psycopg.Error):
             while True:
-                guests.enter_context(psycopg.connect(self._world.server.url(user="app"), connect_timeout=2))
+                guests.enter_context(psycopg.connect(self._world.servers.primary.url(user="app"), connect_timeout=2))
         self._later(4, lambda: leave(guests))
         return "server"
 
     def _force(self) -> str | None:
-        """Somebody deletes the row, or makes it another's for a moment."""
+        """Somebody deletes the row, or makes it another's for a moment.
+
+        Not while the clock is behind: nothing could keep a token from falling when the row's end is gone as well.
+        """
+        if time.monotonic() < self._caught_up:
+            return None
         with contextlib.suppress(psycopg.Error):
-            with psycopg.connect(self._world.server.url(), connect_timeout=2) as connection:
+            with psycopg.connect(self._world.servers.url(), connect_timeout=2) as connection:
                 connection.execute("SET LOCAL lock_timeout = '1s'")
-                held = "SELECT value FROM key_value WHERE expire_at > clock_timestamp() FOR UPDATE"
+                held = f"SELECT value FROM key_value WHERE key = '{ROW}' AND expire_at > clock_timestamp() FOR UPDATE"
                 row = connection.execute(held).fetchone()
                 if row is None:
                     return None
                 self._world.enter("force", row[0])
                 if self._chance.random() < 0.5:
-                    connection.execute("DELETE FROM key_value")
+                    connection.execute("DELETE FROM key_value WHERE key = %s", [ROW])
                 else:
                     ends = "clock_timestamp() + interval '1 second'"
-                    connection.execute(f"UPDATE key_value SET value = 'thief:1', expire_at = {ends}")
+                    thief = f"UPDATE key_value SET value = 'thief:1', expire_at = {ends} WHERE key = %s"
+                    connection.execute(thief, [ROW])
             return str(row[0])
         return None
 
-    def _set_clock(self) -> str | None:
-        """Forward only: after a row was deleted and the clock set back, nothing could keep a token from falling."""
-        if self._world.clock is None:
+    def _set_forward(self) -> str | None:
+        if self._world.servers.clock is None:
             return None
-        self._ahead += self._chance.choice((0.5, 2 * TTL))
         self._world.enter("clock")
-        self._world.clock.set(f"+{self._ahead:.3f}")
+        return self._set_clock(self._chance.choice((0.5, 2 * TTL)))
+
+    def _set_back(self) -> str | None:
+        """Only where both servers have the row, whose end keeps tokens from falling, and no failover can lose it."""
+        if self._world.servers.clock is None or time.monotonic() < self._caught_up:
+            return None
+        with contextlib.suppress(psycopg.Error):
+            query = "SELECT 1 FROM key_value, pg_stat_replication WHERE sync_state = 'sync'"
+            if self._ask(f"{query} AND key = '{ROW}' AND flush_lsn >= pg_current_wal_lsn()"):
+                step = self._chance.uniform(0.5, TTL)
+                self._caught_up = time.monotonic() + step
+                return self._set_clock(-step)
+        return None
+
+    def _set_clock(self, step: float) -> str:
+        assert self._world.servers.clock is not None
+        self._ahead += step
+        self._world.servers.clock.set(f"{self._ahead:+.3f}")
         return "server"
 
     def _lock(self, statement: str) -> str | None:
         with contextlib.suppress(psycopg.Error):
-            connection = psycopg.connect(self._world.server.url(), connect_timeout=2)
+            connection = psycopg.connect(self._world.servers.url(), connect_timeout=2)
             try:
                 # A superuser's own lock must not wait behind what it is to disturb.
                 connection.execute("SET LOCAL lock_timeout = '1s'")

@@ -1,4 +1,4 @@
-"""The hosts, the server behind them, and the wrappers that are started again and again."""
+"""The hosts, the servers behind them, and the wrappers that are started again and again."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-import pytest
-
-from tests.conftest import KEY_VALUE
 from tests.faults.ledger.record import COMMAND, Wrapper, append
+from tests.faults.ledger.servers import Servers
 from tests.faults.wrapper import environment, program
 from tests.support import clock
-from tests.support.postgres import Postgres
 from tests.support.proxy import Proxy
 
 TTL = 4.0
@@ -33,12 +28,23 @@ SETTINGS = {
     "LOCK_KILL_GRACE_SECONDS": 1,
     "LOCK_CONNECT_TIMEOUT_SECONDS": 6,
 }
+#: Some want to seal a tick besides, and may come a second early.
+SEALING = {
+    "LOCK_STRATEGY": "schedule,lease",
+    "LOCK_SLOT_CONSUMED_BY": "success",
+    "CRON_SCHEDULE": "* * * * * */5",
+    "CRON_TZ": "UTC",
+    "LOCK_SLOT_TOLERANCE_SECONDS": 1,
+}
+#: The lease's row.
+ROW = "cronjob-lock:lease:ledger"
 #: Nothing that a wrapper does takes longer when it is not paused; then it is killed, which the checker will hear of.
 PATIENCE = 60.0
 
 
 def now() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """By the clock of the commands, so that what happened here can be put in order with what they did."""
+    return float(Path("/proc/uptime").read_text().split()[0])
 
 
 @dataclass
@@ -60,44 +66,29 @@ class Running:
 
 
 class World:
-    """A server, hosts with a network each, and as many actors as wrappers are to be at work at one time."""
+    """Two servers, hosts with a network each, and as many actors as wrappers are to be at work at one time."""
 
-    def __init__(self, folder: Path, seed: int, *, wrappers: int, hosts: int) -> None:
+    def __init__(self, folder: Path, seed: int, *, synchronous: bool, wrappers: int, hosts: int) -> None:
         self.folder = folder
         self.running: dict[int, Running] = {}
         self.lock = threading.Lock()
         self._seed, self._wrappers, self._hosts = seed, wrappers, hosts
         self._stop = threading.Event()
-        self.server = Postgres(
-            {"max_connections": 30, "superuser_reserved_connections": 4, "wal_level": "minimal", "max_wal_senders": 0}
-        )
-        #: The server's, which can be set where there is libfaketime.
-        self.clock = clock.Settable() if clock.library() else None
+        self.servers = Servers(synchronous=synchronous)
         self.hosts: list[Host] = []
         (folder / "ttl").write_text(str(TTL))
-        for name in ("wrappers", "faults"):
+        for name in ("wrappers", "faults", "failovers"):
             (folder / name).touch()
 
     @contextlib.contextmanager
     def up(self) -> Iterator[World]:
         with contextlib.ExitStack() as stack:
-            stack.push(self.server)
-            self.start_server()
-            with psycopg.connect(self.server.url(), autocommit=True) as connection:
-                connection.execute(KEY_VALUE)
-                connection.execute("CREATE ROLE app LOGIN")
-                connection.execute("GRANT SELECT, INSERT, UPDATE ON key_value TO app")
+            stack.callback(self.servers.end)
+            self.servers.begin()
             for number in range(self._hosts):
-                proxy = stack.enter_context(Proxy("127.0.0.1", self.server.port))
+                proxy = stack.enter_context(Proxy("127.0.0.1", self.servers.primary.port))
                 self.hosts.append(self._host(number, proxy))
             yield self
-
-    def start_server(self) -> None:
-        """With its own clock."""
-        with pytest.MonkeyPatch.context() as patched:
-            for name, value in (self.clock.environment if self.clock else {}).items():
-                patched.setenv(name, value)
-            self.server.start()
 
     def _host(self, number: int, proxy: Proxy) -> Host:
         name = f"host{number}"
@@ -109,7 +100,7 @@ class World:
         wrong = {}
         if clock.library() and offsets[number % 5]:
             wrong = clock.shifted(offsets[number % 5])
-        return Host(name, proxy, proxy.url(self.server.url(user="app")), wrong, prefix)
+        return Host(name, proxy, proxy.url(self.servers.primary.url(user="app")), wrong, prefix)
 
     def work(self, seconds: float) -> None:
         """Starts wrappers for so long, then waits for those that run."""
@@ -140,7 +131,8 @@ class World:
         command.append(chance.choice(("obey", "obey", "obey", "ignore")))
         err = self.folder / f"err-{threading.get_ident()}"
         waits = {"LOCK_WAIT_SECONDS": 2 * TTL} if chance.random() < 0.3 else {}
-        settings = {**SETTINGS, **waits, "DATABASE_URL": host.url, "LEDGER": self.folder, **host.clock}
+        seals = SEALING if chance.random() < 0.3 else {}
+        settings = {**SETTINGS, **seals, **waits, "DATABASE_URL": host.url, "LEDGER": self.folder, **host.clock}
         with err.open("wb") as sink:
             process = subprocess.Popen(
                 [*host.prefix, *program(), "DATABASE_URL", *command],

@@ -81,6 +81,19 @@ def test_cut_resets(proxy: Proxy, through: psycopg.Connection, database_url: str
         fresh.execute("SELECT 1")
 
 
+def test_new_connections_are_led_to_another_server_and_open_ones_stay(
+    proxy: Proxy, through: psycopg.Connection
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        proxy.lead_to(other.getsockname()[1])
+        with socket.create_connection(("127.0.0.1", proxy.port)) as plain:
+            accepted, _ = other.accept()
+            with accepted:
+                accepted.sendall(b"other")
+                assert plain.recv(5) == b"other"
+        through.execute("SELECT 1")
+
+
 def test_wedge_moves_no_byte_until_resumed(proxy: Proxy, through: psycopg.Connection, database_url: str) -> None:
     proxy.wedge()
     thread, outcome = sends(through, INSERT)
