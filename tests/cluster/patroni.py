@@ -165,14 +165,21 @@ class Cluster:
 
     def heal(self) -> None:
         """Starts what does not run, lets go on what was stopped, and waits until the cluster is as it should be."""
-        for node in self.nodes:
-            node.resume() if node.processes() else node.start()
+        self._go_on()
         try:
             until(self.healthy, PATIENCE / 2, "a cluster in order")
         except AssertionError:
+            self._go_on()
             # A timeline of its own, which pg_rewind has not noticed: the operator's answer is a new copy.
             self.other(self.lead()).ask("/reinitialize", {"force": True}, "POST")
             until(self.healthy, 4 * PATIENCE, "a cluster in order after its standby was made anew")
+
+    def _go_on(self) -> None:
+        for node in self.nodes:
+            node.resume()
+            # Patroni may have ended alone, because etcd did not answer it.
+            if all(process.pid != node.patroni for process in node.processes()):
+                node.start()
 
     @property
     def settings(self) -> dict[str, Any]:
