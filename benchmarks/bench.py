@@ -225,8 +225,9 @@ def machine() -> str:
     )
     load = os.getloadavg()[0]
     postgres = subprocess.run([program("postgres"), "--version"], capture_output=True, text=True, check=True).stdout
+    linux = ".".join(platform.release().split(".")[:2])
     return (
-        f"{os.cpu_count()} x {cpu}, Linux {platform.release()}, CPython {platform.python_version()}, "
+        f"{os.cpu_count()} x {cpu}, Linux {linux}, CPython {platform.python_version()}, "
         f"{' '.join(postgres.split()[::2])}, load average {load:.1f} at the start"
     )
 
