@@ -44,9 +44,9 @@ def measure(bench: Bench) -> None:
                 wrapper = shell_herd(program("psql"), url)
                 _add(bench, table, size, PSQL, _starts(bench, wrapper, bench.environment(url), size))
     table.notes.append(
-        "`schedule`, all of one key and tick, each starting `true`, from a machine whose processors they share; on "
-        "hosts of their own they would start faster and meet more closely. `not asked`: wrappers that ended with "
-        "another exit code than 0, because the server could not be asked. Connections are counted every 20 ms."
+        "`schedule`, all with one key and one tick, each around `true`. They share the processors of one machine. On "
+        "separate hosts they would start faster, and more of them would connect at one moment. `not asked`: wrappers "
+        "that did not end with 0, because the server could not be asked. Connections are counted every 20 ms."
     )
 
 

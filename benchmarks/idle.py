@@ -55,8 +55,9 @@ def measure(bench: Bench) -> None:
         most = STATEMENTS[run.case] + (renewals if "lease" in STRATEGIES[run.case] else 0)
         bench.at_most(f"{run.name}, {run.case}: statements", statements, most)
     table.notes.append(
-        f"One run each, all at once, {seconds:.0f} s and what it takes to start and to end; TTL 60 s, so a renewal "
-        f"every {INTERVAL} s. With `schedule` alone the wrapper has become the command and costs nothing."
+        f"One run each, all at the same time. Each takes {seconds:.0f} s, and the time to start and to end. The TTL is "
+        f"60 s, so there is a renewal every {INTERVAL} s. With `schedule` alone the wrapper has become the command and "
+        "costs nothing."
     )
 
 

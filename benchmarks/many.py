@@ -54,11 +54,10 @@ def measure(bench: Bench) -> None:
                 if size in contender.sizes:
                     _measure(bench, table, contender, size, redis)
     table.notes.append(
-        f"TTL {TTL:.0f} s, renewed every {INTERVAL:.0f} s or earlier, watched for {SPAN:.0f} s, from {SETTLE:.0f} s "
-        "after all are held. "
-        f"Late: how much longer than {INTERVAL:.0f} s the pause between two renewals of a lease was, by the server's "
-        "clock, at the 99th percentile. Threads without the one that holds the leases. "
-        "python-redis-lock: `auto_renewal=True`, connections as Redis counts them."
+        f"The TTL is {TTL:.0f} s, with a renewal every {INTERVAL:.0f} s or earlier. They are watched for {SPAN:.0f} s, "
+        f"from {SETTLE:.0f} s after all are held. *Late*: by how much the pause between two renewals of a lease was "
+        f"longer than {INTERVAL:.0f} s, by the server's clock, at the 99th percentile. The thread that holds them "
+        "is not counted. python-redis-lock: `auto_renewal=True`, and connections as Redis counts them."
     )
 
 

@@ -38,8 +38,8 @@ def measure(bench: Bench) -> None:
     if not bench.quick and "python-redis-lock 4.0.1" not in {row.contender for row in table.rows}:
         table.notes.append("No python-redis-lock: this machine has no redis-server.")
     table.notes.append(
-        "Each lock its own key, so nobody waits. dislock, its peer and `pgbench -C` open a connection for each lock; "
-        "pals, sqlalchemy-dlock, python-redis-lock and plain `pgbench` keep theirs. "
+        "Each lock has its own key, so nobody waits. dislock, its peer and `pgbench -C` open a connection for each "
+        "lock. pals, sqlalchemy-dlock, python-redis-lock and plain `pgbench` keep theirs. "
         "Advisory locks write nothing. The server does not wait for its disk (`fsync = off`)."
     )
 

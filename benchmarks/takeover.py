@@ -33,11 +33,11 @@ def measure(bench: Bench) -> None:
     if not bench.quick:
         _failover(bench, table)
     table.notes.append(
-        f"Killed: TTL {TTL:.0f} s, one waiter; a lease ends by itself, so the next one waits for what is left of it, "
-        "while an advisory lock goes with its connection, which here is cut at once. Clean end: "
-        f"{WAITERS} waiters in one process, each gives the lock on as soon as it has it. Libraries that do not wait "
-        f"by themselves try again after 50 ms. Failover: asynchronous standby, the primary stopped, the other "
-        f"promoted at once; TTL {FAILOVER_TTL} s."
+        f"*Killed*: the TTL is {TTL:.0f} s, and there is one waiter. A lease expires, so the next one waits for the "
+        "rest. An advisory lock ends with its connection, which is cut at once here. *Clean end*: "
+        f"{WAITERS} waiters in one process. Each frees the lock as soon as it has it. Where a library cannot wait, it "
+        "tries again after 50 ms. *Failover*: the standby is asynchronous. The primary is stopped, and the standby is "
+        f"promoted at once. The TTL is {FAILOVER_TTL} s."
     )
 
 

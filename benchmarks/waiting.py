@@ -34,8 +34,8 @@ def measure(bench: Bench) -> None:
         bench.exactly(f"{case}: exit codes other than 0", sum(found.codes.values()) - found.codes[0], 0)
         bench.at_most(f"{case}: connections", found.peak, waiters)
     table.notes.append(
-        f"`lease` with `--wait=600 --ttl={TTL}`, all started at one instant on one machine. One connection for each "
-        "wrapper; nearly all statements are reads of one row. Connections are counted every 20 ms."
+        f"`lease` with `--wait=600 --ttl={TTL}`, all started at one instant on one machine. Each wrapper has one "
+        "connection. Nearly all statements are reads of one row. Connections are counted every 20 ms."
     )
 
 
