@@ -94,7 +94,7 @@ def _computed(bench: Bench, costs: Costs) -> None:
                 count * costs.run / 1e6,
             )
     table.notes.append(
-        f"{SHARE:.0%} of what was measured, the rest is for the work itself. hosts = claims a second times 60 times "
+        f"{SHARE:.0%} of what was measured. The rest is for the work itself. hosts = claims a second times 60 times "
         f"{SHARE}; leases = renewals a second times interval times {SHARE}; size = rows times bytes."
     )
 
