@@ -122,6 +122,14 @@ def test_a_success_whose_slot_is_not_sealed_is_recorded_with_the_exit_code_that_
     assert script.protocol.void
 
 
+def test_a_success_whose_slot_is_sealed_is_a_success() -> None:
+    slot = slot_plan()._replace(by_success=True)
+    free, sealed = Done(((None, None, NOW),)), Done(((NOW, 1, "host:1", NOW, 1, None, None),))
+    asked = plan(slot=slot, lease=TERMS, journal=JOURNAL)
+    script = acquired(Script(asked, answers(Inspect=free, FreeAndSeal=sealed)), succeeded=True, exit_code=0)
+    assert (recorded(script)[1].outcome, recorded(script)[1].exit_code) == ("success", 0)
+
+
 def test_what_was_refused_is_not_recorded() -> None:
     script = Script(plan(slot=slot_plan(), journal=JOURNAL), answers())
     answer = script._answer
