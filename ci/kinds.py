@@ -16,13 +16,13 @@ from ci.running import LOGS, Overdue, explain, run, shown
 from ci.tally import Tally, read_junit
 
 #: The folders under tests/, in the order in which they run: what fails soonest comes first.
-FOLDERS = ("unit", "integration", "simulation", "faults", "artifact", "image")
+FOLDERS = ("unit", "documents", "integration", "simulation", "faults", "artifact", "image")
 #: What `ci/test` runs: the whole breadth, each thing once.
 USUAL = ("lint", "types", *FOLDERS, "docs", "demo")
 #: What `ci/test all` adds: other Pythons, what a machine seldom has, and figures.
 DEPTH = ("minimum", "pythons", "cluster", "benchmarks")
 KINDS = (*USUAL, *DEPTH)
-FAST = ("lint", "types", "unit", "integration", "simulation")
+FAST = ("lint", "types", "unit", "documents", "integration", "simulation")
 #: Simulated histories; SIMULATION_HISTORIES asks for another number.
 HISTORIES, MORE_HISTORIES = 2_000, 10_000
 LIMIT_SECONDS = 1500.0

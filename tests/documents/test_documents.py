@@ -26,9 +26,9 @@ from dislock.protocol.schema import CREATE_JOURNAL, INDEX_JOURNAL, INDEX_SUCCESS
 
 ROOT = Path(dislock.__file__).parents[1]
 README = ROOT / "README.md"
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
-#: The first two are made from what the program prints.
-LONG = [ROOT / "docs" / name for name in ("messages.md", "settings.md", "faults.md")]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("[!.]*/README.md"))]
+#: They are made from what the program prints.
+LONG = [ROOT / "docs" / name for name in ("messages.md", "settings.md")]
 EASY = [document for document in DOCUMENTS if document not in LONG]
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="the documents are not installed with the package")
