@@ -151,7 +151,7 @@ def _compare(bench: Bench, url: str, found: dict[str, Contender]) -> None:
         if promised is not None:
             table.add(text, "", "limit", "", promised)
             bench.limit(text, elapsed, promised)
-    medians = "; ".join(
+    medians = ". ".join(
         f"{one.name} {what} {one.median(what) * 1000:.0f}" for one in found.values() for what in one.times
     )
     table.notes.append(f"Medians of {rounds} rounds in ms: {medians}.")
