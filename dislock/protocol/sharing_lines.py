@@ -110,7 +110,7 @@ class Line(Conversation):
         statement = ticket.statement
         self.rank = ticket.rank
         if self.stale and self._connected:
-            # Where there is no other connection to be had, this one will do.
+            # If no other connection can be opened, this one is used.
             now = self._clock()
             yield from self._reach(now + (ticket.by - now) / 2)
         if isinstance(statement, (ClaimLease, ClaimSlot)) and self._hub.keeping:

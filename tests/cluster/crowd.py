@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.ledger.record import COMMAND, Fault, Wrapper, append
-from tests.faults.ledger.world import now
+from tests.faults.ledger.world import SEALING, now
 from tests.faults.wrapper import environment, program
 from tests.support.wait import until
 
@@ -33,14 +33,6 @@ HOLDS = 2000
 STUCK = 240.0
 #: The lanes in which a lease is held all the time.
 HOLDING = ("steady", "hasty", "late")
-SEALING = {
-    "LOCK_STRATEGY": "schedule,lease",
-    "LOCK_SLOT_CONSUMED_BY": "success",
-    # Every five seconds.
-    "CRON_SCHEDULE": "* * * * * */5",
-    "CRON_TZ": "UTC",
-    "LOCK_SLOT_TOLERANCE_SECONDS": 1,
-}
 
 
 @dataclass

@@ -46,7 +46,7 @@ class Node:
         return int(self._pid_file.read_text())
 
     def processes(self) -> list[psutil.Process]:
-        """Patroni first, so that it does not mend what is done to its server, then the server's processes."""
+        """Patroni first, so that it does not undo what is done to its server, then the server's processes."""
         found: list[psutil.Process] = []
         for file, words in ((self._pid_file, str(self.configuration)), (self.data / "postmaster.pid", str(self.data))):
             with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):

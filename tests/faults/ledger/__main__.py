@@ -33,13 +33,13 @@ class Report:
             *(f"  {number:4} {kind}" for kind, number in sorted(self.faults.items())),
             f"runs {counts['runs']}, of which came to their own end {counts['done']}; skips {counts['skipped']}; "
             f"losses (75) {counts['lost']}; failures (1) {counts['failed']}; "
-            f"waited in vain (1) {counts['waited']}; "
+            f"gave up waiting (1) {counts['waited']}; "
             f"terminated {counts['terminated']}; killed {counts['killed']}",
             f"ticks sealed {counts['sealed']}; sealed again after a failover {len(self.verdict.sealed_again)}",
             f"acquisitions that a failover lost while they ran: {len(self.verdict.forgotten)}; "
-            f"overlaps that came of a failover (the tokens tell): {len(self.verdict.revealed)}",
-            "overlaps of a run that was paused or killed, or lost its row by force or by the clock (the tokens tell): "
-            f"{len(self.verdict.excused)}",
+            f"overlaps that came of a failover (the tokens reveal each): {len(self.verdict.revealed)}",
+            "overlaps of a run that was paused or killed, or lost its row by force or by the clock "
+            f"(the tokens reveal each): {len(self.verdict.excused)}",
             f"violations: {len(self.verdict.violations)}",
             *(f"  {violation}" for violation in self.verdict.violations),
         ]

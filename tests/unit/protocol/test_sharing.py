@@ -180,6 +180,17 @@ def test_renewals_that_are_nearly_due_are_one_statement(world: World, lock: Call
     assert world.connects == 1
 
 
+def test_nobody_is_woken_for_what_was_done_with_others(world: World, lock: Callable[[str], Lock]) -> None:
+    lock("a").keep(10)
+    lock("b").keep(13)
+    world.pass_to(110)
+    world.answer(world.main, confirmed(1, 0))
+    # The deadline of both statements, and not b's own time.
+    assert world.alarm == 115
+    world.pass_to(115)
+    assert world.alarm == 120
+
+
 def test_a_beat_has_a_row_for_each_end_that_may_be_ours() -> None:
     moves = [MoveExpiry("a", "o:1", "9s", [3, 5], 9), MoveExpiry("b", "o:2", "9s", [4], 8)]
     assert renew_many(moves, "1ms") == RenewMany(
