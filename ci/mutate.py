@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import contextlib
 import os
 import shutil
@@ -20,23 +21,29 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from queue import SimpleQueue
 
 from ci.environments import ROOT, CannotMake, clean_environ
 from ci.kinds import main_environment
 
-RULES = "dislock/protocol"
+RULES, RULES_TESTED = "dislock/protocol", "tests/unit/protocol"
 #: What the unit tests import and read.
 COPIED = ("dislock", "pg_advisory_lock", "benchmarks", "build", "ci", "docs", "examples", "tests", "pyproject.toml")
 UNIT = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
-#: In the order in which they run: what is quick and notices most comes first.
-TESTS = {
-    "unit": (*UNIT, "tests/unit/protocol"),
-    "simulation": ("-m", "tests.simulation", "0", "--count", "2000"),
-    "further unit": (*UNIT, "tests/unit", "--ignore=tests/unit/protocol", "--ignore=tests/unit/ci"),
-}
 #: A mutant may turn in a circle, or wait for ever. Unbroken, the tests take a few seconds of a processor.
 PROCESSOR_SECONDS, LIMIT_SECONDS = 60, 600.0
+
+
+def tests_of(module: str) -> dict[str, tuple[str, ...]]:
+    """In the order in which they run: what is quick and notices most comes first."""
+    own = sorted(str(path.relative_to(ROOT)) for path in (ROOT / RULES_TESTED).glob(f"test_{module}*.py"))
+    return {
+        "unit": (*UNIT, *own, RULES_TESTED),
+        "simulation": ("-m", "tests.simulation", "0", "--count", "2000"),
+        "further unit": (*UNIT, "tests/unit", f"--ignore={RULES_TESTED}", "--ignore=tests/unit/ci"),
+    }
+
 
 COMPARED: dict[type, type] = {
     ast.Lt: ast.LtE,
@@ -164,31 +171,31 @@ class Bench:
                 shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(ROOT / name, folder / name)
+        # With a hash of its source: by time and size, the bytecode of two mutants of one second would look the same.
+        compileall.compile_dir(folder, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
 
     def killer(self, mutant: Mutant | None) -> str:
         """The test that notices the mutant (None: the unchanged rules); empty if none does."""
         if mutant is None:
-            return self._noticed()
+            return self._noticed("")
         path = self.folder / mutant.path
         text = path.read_bytes()
         path.write_bytes(mutant.apply(text))
         try:
-            return self._noticed()
+            return self._noticed(path.stem)
         finally:
             path.write_bytes(text)
 
-    def _noticed(self) -> str:
-        return next(filter(None, (self._failure(kind, arguments) for kind, arguments in TESTS.items())), "")
+    def _noticed(self, module: str) -> str:
+        return next(filter(None, (self._failure(*tests) for tests in tests_of(module).items())), "")
 
     def _failure(self, kind: str, arguments: Sequence[str]) -> str:
         """What fails in these tests; empty if they pass."""
-        # A .pyc is compared with its source by time and size alone: two mutants of one second would look the same.
-        environ = clean_environ() | {"PYTHONDONTWRITEBYTECODE": "1"}
         with (self.folder / "output").open("w+") as output:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", f'ulimit -t {PROCESSOR_SECONDS} && exec "$@"', "sh", self.python, *arguments],
                 cwd=self.folder,
-                env=environ,
+                env=clean_environ(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.DEVNULL,

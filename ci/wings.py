@@ -146,7 +146,7 @@ def _acts(house: House) -> Iterator[str]:
             if not isinstance(node, (ast.Call, ast.Raise)):
                 continue
             done = node.func if isinstance(node, ast.Call) else node.exc
-            name = ast.unparse(done) if done else ""
+            name = ast.unparse(done) if isinstance(done, (ast.Name, ast.Attribute)) else ""
             if wing(module) not in ENDS.get(name, (wing(module),)):
                 yield f"{module}:{node.lineno} {name}: that is for {' and '.join(ENDS[name])} alone"
             if name in CLOCKS and wing(module) == "protocol":

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from dislock.drivers.addresses import addresses, failure_at, is_name, shares
-from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
+from dislock.drivers.cancellation import CANCEL_IN_LEAVING, Doubts, cancel, cancel_time
 from dislock.drivers.clock import LONGEST_SLEEP, clock
 from dislock.drivers.connections import GOODBYE, check_server, options, sever, take_news
 from dislock.drivers.failures import EXPECTED
@@ -160,11 +160,11 @@ class Tasks:
             return rows_of(statement, await cursor.fetchall() if cursor.description else ())
 
         task = _start(execute())
-        linger = 0.0 if step.queues else LINGER - CANCEL
+        linger = 0.0 if step.queues else LINGER - CANCEL_IN_LEAVING
         await run.wait(task, cancel_time(step.by, clock()), linger=linger)
         if gave_up := not task.done():
             cancel(connection.pgconn)
-            await run.wait(task, step.by, linger=CANCEL)
+            await run.wait(task, step.by, linger=CANCEL_IN_LEAVING)
         if not task.done():
             self._connection = None
             await self._abandon(connection, task, run)

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from psycopg.errors import Diagnostic
     from psycopg.pq.abc import PGcancelConn, PGconn
 
-#: The longest time in seconds that a cancelled statement has to answer before its sender stops listening.
-CANCEL = 0.4
+#: The longest time in seconds that a cancelled statement has to answer before its sender stops listening. The request
+#: is a connection of its own: with TLS and across an ocean that is half a second and more.
+CANCEL = 1.0
+#: The same after a request to leave, which must not take long.
+CANCEL_IN_LEAVING = 0.4
 #: Seconds after which a request to cancel is given up.
 CANCEL_SECONDS = 5.0
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from dislock.drivers.addresses import addresses, failure_at, is_name, shares
-from dislock.drivers.cancellation import CANCEL, Doubts, cancel, cancel_time
+from dislock.drivers.cancellation import CANCEL_IN_LEAVING, Doubts, cancel, cancel_time
 from dislock.drivers.clock import LONGEST_SLEEP, clock
 from dislock.drivers.connections import GOODBYE, check_server, decline_signals, options, sever, take_news
 from dislock.drivers.failures import EXPECTED
@@ -179,11 +179,11 @@ class Threads:
         link, table = self._link, self._table
         assert link is not None
         call = link.submit(lambda: link.execute(step, table))
-        linger = 0.0 if step.queues else LINGER - CANCEL
+        linger = 0.0 if step.queues else LINGER - CANCEL_IN_LEAVING
         self._wait(run, cancel_time(step.by, clock()), lambda: call.done, linger=linger)
         if cancelled := not call.done:
             link.cancel()
-            self._wait(run, step.by, lambda: call.done, linger=CANCEL)
+            self._wait(run, step.by, lambda: call.done, linger=CANCEL_IN_LEAVING)
         if call.done and call.error is None:
             return Done(call.result, run.told(), link.doubts.of_answer(cancelled=cancelled))
         if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):

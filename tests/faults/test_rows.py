@@ -49,7 +49,7 @@ def test_a_row_lock_at_exit_is_a_warning_and_the_commands_code(start: Start, dat
 def test_a_table_lock_at_start_is_one_line_and_1(start: Start, database_url: str, table: Table) -> None:
     with psycopg.connect(database_url) as blocker:
         blocker.execute("LOCK TABLE key_value IN EXCLUSIVE MODE")
-        run = start(database_url, SLOT, {"LOCK_CONNECT_TIMEOUT_SECONDS": 4})
+        run = start(database_url, SLOT, {"LOCK_CONNECT_TIMEOUT_SECONDS": 10})
         code, err = run.ended()
     assert (code, err.count("\n")) == (1, 1)
     assert not run.started

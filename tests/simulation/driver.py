@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from dislock.drivers.cancellation import CANCEL, cancel_time
+from dislock.drivers.cancellation import CANCEL_IN_LEAVING, cancel_time
 from dislock.errors import DislockError
 from dislock.protocol.statements import Statement, rows_of
 from dislock.protocol.steps import (
@@ -96,7 +96,7 @@ class Simulated:
 
     def _linger(self) -> None:
         now = self._world.clock()
-        self._world.call_at(now + LINGER - CANCEL, partial(self._cancel, self._turn))
+        self._world.call_at(now + LINGER - CANCEL_IN_LEAVING, partial(self._cancel, self._turn))
         self._world.call_at(now + LINGER, partial(self._over, self._turn))
 
     def _cancel(self, turn: int) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -37,8 +34,6 @@ from dislock.drivers import aio as drivers_aio
 from dislock.drivers import memory, threads
 from dislock.testing import Held, LockServer, in_memory
 from tests.support.wait import until
-
-LIBRARY = Path(__file__).parents[2] / "docs" / "library.md"
 
 START = datetime(2026, 3, 1, 3, 0, 1, tzinfo=timezone.utc)
 LEASE, BOTH, ADVISORY = ("lease",), ("schedule", "lease"), ("advisory",)
@@ -434,33 +429,3 @@ def test_a_lock_held_beyond_the_block_can_be_left() -> None:
     server.advance(40)
     lock.__exit__(None, None, None)
     assert server.held() == []
-
-
-def test_nobody_gets_there_but_who_imports_it() -> None:
-    text = (
-        "import sys, dislock, dislock.aio, dislock.cli.run, dislock.command, dislock.locks\n"
-        "found = [name for name in sys.modules if name.startswith(('dislock.testing', 'dislock.drivers.memory'))]\n"
-        "assert not found, found\n"
-        "assert 'pytest' not in sys.modules\n"
-        "import dislock.testing\n"
-        "assert 'pytest' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-# pytest
-
-
-@pytest.mark.skipif(not LIBRARY.exists(), reason="the documents are not installed with the package")
-def test_the_example_in_the_documents_runs(tmp_path: Path) -> None:
-    section = LIBRARY.read_text().partition("## Testing without a database")[2]
-    conftest, example = re.findall("```python\n(.*?)```", section, re.DOTALL)
-    (tmp_path / "conftest.py").write_text(conftest)
-    (tmp_path / "test_example.py").write_text(example)
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
-    # Other people's plugins are not what is tested, and slow to load.
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "3 passed" in done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-import shutil
 import subprocess
 import sys
 import uuid
@@ -16,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import quoted_name
 
-import pg_advisory_lock
 from pg_advisory_lock import PgAdvisoryLock, PgAdvisoryLockError, advisory_key
 from pg_advisory_lock.acquisition import checked_timeout
 from pg_advisory_lock.keys import normalise
@@ -226,20 +224,3 @@ def test_parts_that_only_look_alike_are_different() -> None:
     one = uuid.UUID("abcdef01-1234-5678-1234-567812345678")
     assert advisory_key([one]) == advisory_key([str(one)])
     assert advisory_key([one]) != advisory_key([str(one).upper()])
-
-
-def test_another_distribution_with_this_package_is_noticed_at_import(tmp_path: Path) -> None:
-    shutil.copytree(Path(pg_advisory_lock.__file__).parent, tmp_path / "pg_advisory_lock")
-
-    def said(program: str) -> str:
-        command = [sys.executable, "-c", program]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
-
-    assert said("import pg_advisory_lock.keys") == ""
-    (tmp_path / "pg_advisory_lock-0.1.0.dist-info").mkdir()
-    assert "PgAdvisoryLockWarning: pg_advisory_lock-0.1.0 is installed in the same folder" in said(
-        "import pg_advisory_lock.keys"
-    )
-    # The other one's, which says nothing.
-    (tmp_path / "pg_advisory_lock" / "__init__.py").write_text("")
-    assert "PgAdvisoryLockWarning" in said("import pg_advisory_lock.aio")

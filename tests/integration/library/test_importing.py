@@ -56,3 +56,16 @@ def test_importing_opens_nothing_and_logs_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_memory_of_dislock_testing_is_loaded_on_demand() -> None:
+    text = (
+        "import sys, dislock, dislock.aio, dislock.cli.run, dislock.command, dislock.locks\n"
+        "found = [name for name in sys.modules if name.startswith(('dislock.testing', 'dislock.drivers.memory'))]\n"
+        "assert not found, found\n"
+        "assert 'pytest' not in sys.modules\n"
+        "import dislock.testing\n"
+        "assert 'pytest' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
