@@ -32,7 +32,7 @@ RULES, RULES_TESTED = "dislock/protocol", "tests/unit/protocol"
 COPIED = ("dislock", "pg_advisory_lock", "benchmarks", "build", "ci", "docs", "examples", "tests", "pyproject.toml")
 UNIT = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
 #: A mutant may turn in a circle, or wait for ever. Unbroken, the tests take a few seconds of a processor.
-PROCESSOR_SECONDS, LIMIT_SECONDS = 60, 600.0
+PROCESSOR_SECONDS, LIMIT_SECONDS = 30, 300.0
 
 
 def tests_of(module: str) -> dict[str, tuple[str, ...]]:

@@ -38,10 +38,9 @@ class Acquisition(Recording):
         super().__init__(plan, senses)
         self._losses: list[Loss] = []
         self._listeners: deque[Callable[[Loss], None]] = deque()
-        #: Nothing ran, and nothing will: a loss of what was taken is not reported.
-        self._in_vain = False
+        self._withdrawn = False
         self._failing_since: float | None = None
-        self._reported_at = 0.0
+        self._report_next: float
         #: Whether a run that succeeded has sealed its slot; None: nothing was to be sealed.
         self.sealed: bool | None = None
 
@@ -52,20 +51,22 @@ class Acquisition(Recording):
         (``LockWaitEndedError``, ``SlotOverError``), ``ConfigurationError``, ``DatabaseUnavailableError`` or
         ``UnknownOutcomeError``.
         """
-        held = False
         try:
             held = yield from self._claim_all()
         except DislockError:
             # No finally: a generator that is being closed must not yield steps.
-            self._in_vain = True
-            yield from self.release(started=False)
+            yield from self._withdraw()
             raise
         if not held:
-            self._in_vain = True
-            yield from self.release(started=False)
+            yield from self._withdraw()
         elif not self.kept:
             yield from self._close()
         return held
+
+    def _withdraw(self) -> Steps[None]:
+        """Gives back what was taken. Nothing has run on it, so its loss is not reported."""
+        self._withdrawn = True
+        yield from self.release(started=False)
 
     @property
     def can_be_lost(self) -> bool:
@@ -125,7 +126,7 @@ class Acquisition(Recording):
         """Stores and reports the first loss. ``over``: the work had ended when it was noticed."""
         # Appending is atomic, so two threads agree on which one was first without a lock.
         self._losses.append(loss)
-        if self._losses[0] is not loss or self._in_vain:
+        if self._losses[0] is not loss or self._withdrawn:
             return
         # First of all: what is said may have to wait for its reader, and the command must not run on meanwhile.
         self._notify(loss)
@@ -187,9 +188,9 @@ class Acquisition(Recording):
             return
         if self._failing_since is None:
             self._failing_since = now
-        elif now - self._reported_at < REPORT_PAUSE:
+        elif now < self._report_next:
             return
-        self._reported_at = now
+        self._report_next = now + REPORT_PAUSE
         text = f"a renewal of {key} failed ({trouble(answer)}); trying again"
         self._say("renewal failed", INFO, text, key=key, failing_seconds=round(now - self._failing_since, 3))
 

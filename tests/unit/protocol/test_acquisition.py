@@ -264,6 +264,7 @@ def test_a_refused_lease_gives_the_slot_back() -> None:
     back = script.statements[-1]
     assert isinstance(back, GiveBackSlot)
     assert (back.tick, back.expires) == (to_micros(T0), to_micros(SLOT.expires))
+    assert script.protocol.slot is None
 
 
 def test_leaving_during_the_claim_of_the_lease_gives_everything_back() -> None:
@@ -373,12 +374,13 @@ def test_freeing_falls_back_to_the_connection_that_renewed() -> None:
 
 def test_a_database_that_is_away_at_the_end_is_a_warning_before_the_stop_time_and_a_loss_after() -> None:
     for ended, lost in ((120.0, False), (170.0, True)):
-        script = Script(plan(lease=TERMS), rows(HELD))
+        script = Script(plan(lease=TERMS, supervised=True), rows(HELD))
         script.run(script.protocol.acquire())
         script.now = ended
         script._answer = lambda step: BROKEN if isinstance(step, Execute) else None
         loss = script.run(script.protocol.release())
         assert bool(loss) is lost
+        assert script.warnings[0].endswith("another run may have overlapped with it") is lost
         assert script.events == ["taken", "lost" if lost else "release failed"]
         assert script.now - ended <= LEAVE_SECONDS
 

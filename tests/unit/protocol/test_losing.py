@@ -28,6 +28,10 @@ def test_leaving_takes_five_seconds_with_a_statement_in_flight() -> None:
     assert LEAVE_SECONDS + LINGER == 5
 
 
+def test_a_renewal_that_keeps_failing_is_reported_once_a_minute() -> None:
+    assert REPORT_PAUSE == 60
+
+
 @pytest.mark.parametrize(
     ("changes", "level", "noticed_in_time", "noticed_late"),
     [
@@ -125,7 +129,7 @@ def test_success_without_its_seal_is_an_error(sealed: bool | None) -> None:
     script.protocol.check(ZeroDivisionError())
 
 
-def test_a_renewal_that_keeps_failing_is_told_at_once_then_once_a_minute_and_when_it_has_recovered() -> None:
+def test_a_renewal_that_keeps_failing_is_reported_at_once_then_after_each_pause_and_when_it_has_recovered() -> None:
     terms = TERMS._replace(ttl=3600.0)
     script = Script(plan(lease=terms), rows(HELD))
     script.run(script.protocol.acquire())
@@ -134,6 +138,8 @@ def test_a_renewal_that_keeps_failing_is_told_at_once_then_once_a_minute_and_whe
 
     def noting(event: Any) -> None:
         told.append((event.name, script.now - begun))
+        if event.name == "renewal failed":
+            assert event.fields["failing_seconds"] == round(script.now - begun - told[0][1], 3)
         report(event)
 
     script.protocol._report = noting

@@ -87,6 +87,23 @@ def test_a_tick_that_was_sealed_on_the_way_to_the_lease_frees_it_and_runs_nothin
     assert script.protocol.slot is None
 
 
+TAKEN = Done(((NOW, 0, "other:7", NOW + 1),))
+
+
+@pytest.mark.parametrize("asked_to_leave", [False, True])
+def test_a_lease_that_nothing_ran_on_is_not_reported_as_lost(asked_to_leave: bool) -> None:
+    script = success(FREE, HELD, FREE._replace(leave=True) if asked_to_leave else look("other:7", ENDS), TAKEN)
+    if asked_to_leave:
+        assert script.run(script.protocol.acquire()) is False
+    else:
+        with pytest.raises(LockNotAcquiredError, match="was completed by other:7"):
+            script.run(script.protocol.acquire())
+    assert isinstance(script.statements[-1], MoveExpiry)
+    assert script.protocol.loss is not None
+    assert "lost" not in script.events
+    assert script.warnings == []
+
+
 @pytest.mark.parametrize("ends", [to_micros(T0), to_micros(T0) - 1, NOW])
 def test_a_slot_whose_row_ended_by_its_tick_is_open(ends: int) -> None:
     script = success(look("other:7", ends), HELD, look("other:7", ends))
