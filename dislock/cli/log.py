@@ -6,8 +6,11 @@ import logging
 from abc import abstractmethod
 from datetime import datetime, timezone
 
-from dislock.cli.output import complain, one_line, write
+from dislock.cli.output import complain, one_line, ready, write
 from dislock.redaction import blot_out, secrets_of
+
+#: Seconds that a line waits for its reader, unless it is an error: a line must not hold up a renewal.
+PATIENCE = 0.5
 
 
 def set_up_logging(level: int, url: str, *, as_json: bool = False, with_time: bool = False) -> None:
@@ -33,9 +36,15 @@ class _Sink(logging.Handler):
         super().__init__()
         self._secrets = secrets
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        # Without logging's lock: a thread whose line waits must not hold up the others. A line is one write.
+        self.emit(record)
+        return True
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.put(record)
+            if record.levelno >= logging.ERROR or ready(2, PATIENCE):
+                self.put(record)
         except Exception:  # noqa: BLE001 - whatever it is, the lock and the run go on
             return
 

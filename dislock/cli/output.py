@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 
 _PREFIX = "dislock: "
 
@@ -19,6 +20,17 @@ def write(descriptor: int, text: str) -> None:
             data = data[os.write(descriptor, data) :]
     except OSError:
         return
+
+
+def ready(descriptor: int, seconds: float) -> bool:
+    """Whether a line can be written without a wait, within so many seconds.
+
+    A pipe that is ready takes PIPE_BUF bytes, 4096 on Linux (POSIX, ``poll`` and ``write``). It is not ready while
+    nobody reads what fills it: a pager that waits, a terminal that was stopped.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(seconds * 1000))
 
 
 def complain(message: str, time: str = "") -> None:
