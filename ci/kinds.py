@@ -227,10 +227,10 @@ def _pythons(options: Options) -> Iterator[Outcome]:
         yield from _other(f"python{newest.name}", environment, VARYING, options)
 
 
-#: Where Pythons differ: threads, event loops, forks, signals, and what the drivers of databases make of them.
+#: Where Pythons differ: threads, event loops, forks, signals, and what the drivers of databases make of them. The
+#: contract is not among them: the zipapp runs the whole of it on the newest Python.
 VARYING = (
     "tests/unit",
-    "tests/contract",
     "tests/integration/advisory",
     "tests/integration/library",
     "tests/integration/process",

@@ -101,7 +101,7 @@ class Hub:
     # For the driver around it
 
     def run(
-        self, seat: Seat, steps: Steps[Any], ended: Ended, context: Context | None = None, *, keeps: bool = False
+        self, seat: Seat, steps: Steps[Any], ended: Ended, context: Context | None = None, *, keeps: bool
     ) -> Member:
         """Runs a protocol to its end, then calls ``ended`` with its result or with the error that it raised."""
         member = Member(seat, steps, ended, context or copy_context(), keeps=keeps)
@@ -149,7 +149,6 @@ class Hub:
                 self.answer(ticket, Unanswered())
             elif not ticket.answered:
                 ticket.answered = True
-                ticket.member.ticket = None
                 self._finish(ticket.member, None, error)
         self._stir()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,7 @@ class World:
         self.hurried: list[Line] = []
         self.connects = 0
         self._started: list[Line] = []
-        self.alarm = 0.0
+        self.alarm = math.inf
 
     @property
     def main(self) -> Line:
@@ -94,7 +95,9 @@ class World:
 
     def pass_to(self, moment: float) -> None:
         self.now = moment
-        self.hub.tick()
+        if self.alarm <= moment:
+            self.alarm = math.inf
+            self.hub.tick()
         self.settle()
 
 
@@ -471,7 +474,7 @@ def test_leaving_a_beat_leaves_the_others_their_time(world: World, lock: Callabl
     a.leave()
     assert not world.hurried
     world.pass_to(110 + LINGER)
-    world.pass_to(110 + LINGER + LATE)
+    world.pass_to(110 + LINGER + 0.06)
     assert a.heard == [Unanswered(leave=True)], "its value may arrive all the same"
     world.answer(world.main, confirmed(0, 1))
     assert b.heard == [Done((Moved(7, 1, "host:1", 2),))]
@@ -513,6 +516,7 @@ def test_with_the_last_lock_everything_is_closed(world: World, lock: Callable[[s
     assert not world.hub.over, "it is not closed yet"
     world.hub.leave(keeper.seat)
     world.settle()
+    assert not keeper.seat.open
     assert world.hub.over
     assert not world.running
     assert not world.main.connected
@@ -558,6 +562,17 @@ def test_a_line_that_broke_down_answers_what_was_under_way_and_is_begun_again(
             assert asked.heard[-1] == Unanswered()
         else:
             assert str(asked.ended[0][1]) == ended
+    world.pass_to(120)
+    assert len(asked.ended) == 1, "what has ended is not gone on with"
     lock("b").ask(claim("b"))
     assert world.asked(world.main).key == "b"
     assert world.connects == 3
+
+
+def test_what_waits_behind_a_line_that_broke_down_is_sent(world: World, lock: Callable[[str], Lock]) -> None:
+    lock("a").ask(claim("a"))
+    lock("b").ask(claim("b"))
+    assert world.asked(world.main).key == "a"
+    del world.running[world.main], world.steps[world.main]
+    world.hub.stopped(world.main)
+    assert world.asked(world.main).key == "b"
