@@ -9,7 +9,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from dislock.errors import ConfigurationError
-from dislock.journal.rows import BAD, NOT_STARTED, RUNNING, SUCCESS, UNKNOWN, clock, duration, ended, host, state
+from dislock.journal.rows import BAD, NOT_STARTED, RUNNING, SUCCESS, UNKNOWN, duration, ended, host, state
 from dislock.protocol.questions import RecentRow, RunRow
 from dislock.protocol.schedule import Schedule
 from dislock.protocol.statements import EPOCH, to_micros
@@ -68,7 +68,7 @@ def judge(runs: Sequence[RunRow], first: int, now: int, late: float) -> Finding:
         if state(newest) == UNKNOWN:
             text = f"no end recorded for {duration(seconds)} on {host(newest.owner)}; {duration(usual)} is usual"
         return Finding(newest.key, WARNING, "long", text)
-    when = _clock(newest.started, zone)
+    when = _moment(newest.started, zone)
     word = state(newest)
     return Finding(newest.key, OK, word, f"{word}, started {when} on {host(newest.owner)}")
 
@@ -110,14 +110,14 @@ def zone_of(run: RunRow) -> ZoneInfo:
 
 def _missed(runs: Sequence[RunRow], due: int, zone: ZoneInfo, late: float) -> Finding:
     key = runs[-1].key
-    tick = _tick(due, zone)
+    tick = _moment(due, zone)
     until = due + round(late * 1_000_000)
     for run in reversed(runs):
         # It started before the tick was overdue, and still ran when the tick came.
         if run.started <= until and (run.ended is None or run.ended >= due) and state(run) != "died":
             if "lease" not in run.strategy:
                 continue
-            since = _clock(run.started, zone)
+            since = _moment(run.started, zone)
             text = f"the tick {tick} did not run: the run of {since} on {host(run.owner)} held the lease"
             return Finding(key, WARNING, "held up", text)
     return Finding(key, CRITICAL, "missed", f"nothing ran for the tick {tick}; the last run began {_last(runs, zone)}")
@@ -125,20 +125,16 @@ def _missed(runs: Sequence[RunRow], due: int, zone: ZoneInfo, late: float) -> Fi
 
 def _last(runs: Sequence[RunRow], zone: ZoneInfo) -> str:
     run = runs[-1]
-    return f"{_clock(run.started, zone)} on {host(run.owner)} ({ended(run)})"
+    return f"{_moment(run.started, zone)} on {host(run.owner)} ({ended(run)})"
 
 
 def _bad(run: RunRow, zone: ZoneInfo) -> str:
-    tick = f" of the tick {_tick(run.tick, zone)}" if run.tick is not None else ""
+    tick = f" of the tick {_moment(run.tick, zone)}" if run.tick is not None else ""
     verb = "could not start at" if state(run) == NOT_STARTED else "began"
-    return f"{ended(run)}: the run{tick} {verb} {_clock(run.started, zone)} on {host(run.owner)}"
+    return f"{ended(run)}: the run{tick} {verb} {_moment(run.started, zone)} on {host(run.owner)}"
 
 
-def _clock(micros: int, zone: ZoneInfo) -> str:
+def _moment(micros: int, zone: ZoneInfo) -> str:
     # With the zone, because the jobs of one list may have different ones.
-    return f"{clock(micros, zone)} {zone.key}"
-
-
-def _tick(micros: int, zone: ZoneInfo) -> str:
     moment: datetime = (EPOCH + timedelta(microseconds=micros)).astimezone(zone)
     return f"{moment:%Y-%m-%d %H:%M}{f':{moment:%S}' if moment.second else ''} {zone.key}"

@@ -34,7 +34,7 @@ def test_a_missed_tick_names_the_tick_and_the_last_run() -> None:
     assert (finding.level, finding.word) == (CRITICAL, "missed")
     assert (
         finding.text
-        == "nothing ran for the tick 2026-01-20 03:00 UTC; the last run began 01-19 03:00:01 UTC on host7 (success)"
+        == "nothing ran for the tick 2026-01-20 03:00 UTC; the last run began 2026-01-19 03:00:01 UTC on host7 (success)"
     )
 
 
@@ -70,7 +70,7 @@ def test_what_was_not_there_yet_missed_nothing() -> None:
 def test_a_bad_end_is_critical(row: RunRow, word: str, verb: str) -> None:
     finding = found(*BEFORE, row)
     assert (finding.level, finding.word) == (CRITICAL, word)
-    assert f"of the tick 2026-01-20 03:00 UTC {verb} 01-20 03:00:00 UTC on host7" in finding.text
+    assert f"of the tick 2026-01-20 03:00 UTC {verb} 2026-01-20 03:00 UTC on host7" in finding.text
 
 
 def test_a_success_after_a_failure_of_the_same_tick_is_well() -> None:
@@ -115,7 +115,7 @@ def test_a_tick_that_found_the_lease_held_is_a_warning(still: bool) -> None:
     yesterday = run(at("19 03:00"), None, live=True) if still else run(at("19 03:00"), DAY + MINUTE)
     finding = found(*BEFORE[:-1], yesterday)
     assert (finding.level, finding.word) == (WARNING, "held up")
-    assert "the run of 01-19 03:00:00 UTC on host7 held the lease" in finding.text
+    assert "the run of 2026-01-19 03:00 UTC on host7 held the lease" in finding.text
 
 
 def test_a_tick_that_came_while_a_run_of_a_slot_alone_went_on_was_missed() -> None:
