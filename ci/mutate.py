@@ -31,6 +31,11 @@ RULES, RULES_TESTED = "dislock/protocol", "tests/unit/protocol"
 #: What the unit tests import and read.
 COPIED = ("dislock", "pg_advisory_lock", "benchmarks", "build", "ci", "docs", "examples", "tests", "pyproject.toml")
 UNIT = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
+#: What else rests on the rules.
+FURTHER = (
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/unit").glob("test_*.py")),
+    "tests/unit/drivers",
+)
 #: A mutant may turn in a circle, or wait for ever. Unbroken, the tests take a few seconds of a processor.
 PROCESSOR_SECONDS, LIMIT_SECONDS = 30, 300.0
 
@@ -41,7 +46,7 @@ def tests_of(module: str) -> dict[str, tuple[str, ...]]:
     return {
         "unit": (*UNIT, *own, RULES_TESTED),
         "simulation": ("-m", "tests.simulation", "0", "--count", "2000"),
-        "further unit": (*UNIT, "tests/unit", f"--ignore={RULES_TESTED}", "--ignore=tests/unit/ci"),
+        "further unit": (*UNIT, *FURTHER),
     }
 
 

@@ -32,10 +32,8 @@ def test_a_tick_is_due_a_while_after_its_time(minutes: int, level: int) -> None:
 def test_a_missed_tick_names_the_tick_and_the_last_run() -> None:
     finding = found(*BEFORE)
     assert (finding.level, finding.word) == (CRITICAL, "missed")
-    assert (
-        finding.text
-        == "nothing ran for the tick 2026-01-20 03:00 UTC; the last run began 2026-01-19 03:00:01 UTC on host7 (success)"
-    )
+    assert finding.text.startswith("nothing ran for the tick 2026-01-20 03:00 UTC; ")
+    assert finding.text.endswith("the last run began 2026-01-19 03:00:01 UTC on host7 (success)")
 
 
 def test_ticks_are_those_of_the_zone() -> None:
