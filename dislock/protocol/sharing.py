@@ -146,7 +146,7 @@ class Hub:
         self._lines.forget(line)
         for ticket in line.dropped():
             if error is None:
-                self.answer(ticket, Unanswered())
+                self._answer(ticket, Unanswered())
             elif not ticket.answered:
                 ticket.answered = True
                 self._finish(ticket.member, None, error)
@@ -181,11 +181,14 @@ class Hub:
 
     def answer(self, ticket: Ticket, answer: Answer) -> None:
         """Hands a member its answer, unless it has had one."""
+        self._answer(ticket, answer)
+        self._stir()
+
+    def _answer(self, ticket: Ticket, answer: Answer) -> None:
         if ticket.answered:
             return
         ticket.answered = True
         member = ticket.member
-        member.ticket = None
         if isinstance(answer, Done):
             member.cause, answer = "", answer._replace(sent=ticket.sent)
         elif isinstance(answer, Failed):
@@ -201,17 +204,17 @@ class Hub:
                 assert isinstance(statement, MoveExpiry)
                 if number in moved:
                     row = Moved(moved[number], 1, statement.owner, statement.expires)
-                    self.answer(ticket, Done((row,), doubt=answer.doubt))
+                    self._answer(ticket, Done((row,), doubt=answer.doubt))
                 else:
                     self._ask_alone(ticket)
         elif isinstance(answer, Failed) and connected and len(tickets) > 1:
-            # It may be the fault of one of them.
+            # It may be the fault of one of them. It moved no row, as if it had not been sent.
             for ticket in tickets:
-                ticket.member.cause = answer.failure.text
+                ticket.sent, ticket.member.cause = None, answer.failure.text
                 self._ask_alone(ticket)
         else:
             for ticket in tickets:
-                self.answer(ticket, answer)
+                self._answer(ticket, answer)
         self._stir()
 
     # Members
@@ -308,9 +311,9 @@ class Hub:
             self._watch(ticket, ticket.by + LATE)
             return
         if ticket.sent is not None:
-            self.answer(ticket, Unanswered())
+            self._answer(ticket, Unanswered())
         else:
-            self.answer(ticket, Failed(Failure(ticket.member.cause or (NO_ANSWER if under_way else NOT_SENT))))
+            self._answer(ticket, Failed(Failure(ticket.member.cause or (NO_ANSWER if under_way else NOT_SENT))))
         self._hurry_for_leavers()
 
     def _hurry_for_leavers(self) -> None:

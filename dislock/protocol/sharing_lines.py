@@ -61,7 +61,7 @@ class Line(Conversation):
         self.running = False
         #: The statements under way, and their rank.
         self.job: Sequence[Ticket] = ()
-        self.rank = RENEWAL
+        self.rank: int
         #: The statement under way may wait for its row as long as it has time, because nobody else was there.
         self.patient = False
         #: The last statement failed on this connection; somebody wanted another one since.
@@ -76,13 +76,12 @@ class Line(Conversation):
     def serve(self) -> Steps[None]:
         """Carries out what there is to do. The connection stays open unless nobody needs it."""
         while job := self._hub.next_job(self):
-            self.job, self.begun = job.tickets, self._clock()
+            self.job, self.begun, self.patient = job.tickets, self._clock(), False
             if job.beat:
                 yield from self._beat(job.tickets)
             else:
                 yield from self._alone(job.tickets[0])
-            self.job, self.patient = (), False
-            self.used = self._clock()
+            self.job, self.used = (), self._clock()
         if self._hub.unused(self):
             yield from self._close()
         elif self is not self._hub.main:
@@ -92,7 +91,7 @@ class Line(Conversation):
         """What was under way when the run ended: nothing, unless something went wrong."""
         job, self.job = self.job, ()
         if job:
-            self.patient, self._connected = False, False
+            self._connected = False
         return job
 
     def _beat(self, tickets: Sequence[Ticket]) -> Steps[None]:

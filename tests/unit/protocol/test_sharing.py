@@ -10,7 +10,7 @@ import pytest
 
 from dislock.protocol.plan import Senses
 from dislock.protocol.sharing import LATE, NOT_SENT, Hub
-from dislock.protocol.sharing_lines import IDLE, MOST_LINES, ROW_WAIT, STUCK, Line
+from dislock.protocol.sharing_lines import Line
 from dislock.protocol.sharing_tickets import BEAT, Member, Seat, renew_many
 from dislock.protocol.statements import ClaimLease, ClaimSlot, Held, Inspect, Moved, MoveExpiry, Renewed, RenewMany
 from dislock.protocol.steps import (
@@ -29,6 +29,8 @@ from dislock.protocol.steps import (
     Wait,
 )
 
+#: What is promised, in seconds and in connections.
+IDLE, ROW_WAIT, STUCK, MOST_LINES = 5.0, 0.2, 0.5, 4
 ERROR, BROKEN = Failure("disk full"), Failure("reset", broken=True)
 
 
@@ -41,7 +43,7 @@ class World:
         self.running: dict[Line, Steps[None]] = {}
         self.steps: dict[Line, Step] = {}
         self.hurried: list[Line] = []
-        self.connects = 0
+        self.connects, self.connect_by = 0, 0.0
         self._started: list[Line] = []
         self.alarm = math.inf
 
@@ -73,7 +75,9 @@ class World:
         try:
             step = self.running[line].send(answer)  # type: ignore[arg-type] # None starts it
             while not isinstance(step, Execute):
-                self.connects += isinstance(step, Connect)
+                if isinstance(step, Connect):
+                    self.connects += 1
+                    self.connect_by = step.by
                 step = self.running[line].send(Done())
             self.steps[line] = step
         except StopIteration:
@@ -243,6 +247,33 @@ def test_an_error_may_be_the_fault_of_one_so_each_is_asked_alone(world: World, l
     assert b.heard == [Done((Moved(7, 1, "host:1", 2),))]
 
 
+def test_the_error_of_one_that_was_alone_in_its_beat_is_its_answer(world: World, lock: Callable[[str], Lock]) -> None:
+    keeper = lock("k").keep(10)
+    world.pass_to(110)
+    world.answer(world.main, Failed(ERROR))
+    assert keeper.heard == [Failed(ERROR)]
+    assert world.asked(world.side) is None
+
+
+def test_who_cannot_be_asked_alone_in_time_hears_why_the_beat_failed(world: World, lock: Callable[[str], Lock]) -> None:
+    lock("a").keep(10, seconds=STUCK / 2)
+    b = lock("b").keep(10, seconds=STUCK / 2)
+    world.pass_to(110)
+    world.answer(world.main, Failed(ERROR))
+    assert world.asked(world.side).key == "a"
+    world.pass_to(110 + STUCK / 2)
+    assert b.heard == [Failed(ERROR)]
+
+
+def test_who_is_not_in_a_beat_does_not_wait_for_the_next_one(world: World, lock: Callable[[str], Lock]) -> None:
+    for number in range(BEAT + 1):
+        lock(str(number)).keep(10)
+    world.pass_to(110)
+    world.answer(world.main, confirmed(*range(1, BEAT)))
+    assert world.asked(world.main).keys == [str(BEAT)] * 2
+    assert world.asked(world.side).key == "0"
+
+
 def test_who_has_little_time_is_not_in_one_beat_with_those_who_have_much(
     world: World, lock: Callable[[str], Lock]
 ) -> None:
@@ -352,6 +383,22 @@ def test_claims_are_asked_one_by_one_each_with_its_own_deadline(world: World, lo
     assert patient.heard[-1] == Done((1,))
 
 
+def test_one_that_is_not_sent_hears_why_the_one_before_it_failed(world: World, lock: Callable[[str], Lock]) -> None:
+    heard: list[Answer] = []
+
+    def steps() -> Steps[None]:
+        for by in (110.0, 100.2):
+            heard.append((yield Execute(claim("b"), by)))
+
+    lock("b").run(steps())
+    lock("a").ask(lock("a").renewal())
+    assert world.asked(world.main).key == "b"
+    world.answer(world.main, Failed(ERROR))
+    assert world.asked(world.main).key == "a"
+    world.pass_to(100.201)
+    assert heard == [Failed(ERROR), Failed(ERROR)]
+
+
 def test_a_line_that_does_not_say_so_in_time_is_not_waited_for(world: World, lock: Callable[[str], Lock]) -> None:
     stuck = lock("a").ask(claim("a"), 10)
     world.pass_to(110)
@@ -417,6 +464,19 @@ def test_renewals_wait_for_nothing_else(world: World, lock: Callable[[str], Lock
     assert stuck.heard[-1] == Done((1,))
 
 
+def test_a_renewal_waits_for_a_beat_that_is_under_way(world: World, lock: Callable[[str], Lock]) -> None:
+    lock("a").ask(claim("a"))
+    world.answer(world.main, Done((1,)))
+    for name, pause in (("k", 10), ("l", 20)):
+        lock(name).keep(pause)
+    world.pass_to(110)
+    main = world.main
+    assert world.asked(main).keys == ["k", "k"]
+    world.pass_to(120)
+    assert world.main is main
+    assert world.asked(main).keys == ["k", "k"]
+
+
 def test_the_time_of_a_statement_counts_from_its_being_sent(world: World, lock: Callable[[str], Lock]) -> None:
     """A lease that was long in the queue would be over at once; and the clock is not read when one asks for it."""
     sent: list[float | None] = []
@@ -440,9 +500,10 @@ def test_whoever_asks_for_another_connection_after_a_failure_gets_one(
 ) -> None:
     lock("a").ask(claim("a"))
     world.answer(world.main, Failed(ERROR))
-    lock("b").ask(claim("b"))
+    lock("b").ask(claim("b"), 10)
     assert world.asked(world.main).key == "b"
     assert world.connects == 2
+    assert world.connect_by == 105, "if there is none to be had, it still has time for this one"
     world.answer(world.main, Done((1,)))
     lock("c").ask(claim("c"))
     assert world.asked(world.main).key == "c"
@@ -458,6 +519,26 @@ def test_leaving_ends_a_wait_at_once_and_is_told_once(world: World, lock: Callab
     assert keeper.ended == [(None, None)]
     keeper.leave()
     assert keeper.ended == [(None, None)]
+
+
+def test_one_that_is_left_in_mid_step_hears_it_with_the_next(world: World, lock: Callable[[str], Lock]) -> None:
+    """A loss that is noticed may end the run that noticed it."""
+    read, heard = lock("a"), []
+
+    def steps() -> Steps[None]:
+        yield Wait(100)
+        yield Wait(101)
+        world.hub.request(read.member)
+        heard.append((yield Wait(200)))
+        world.hub.request(read.member)
+        heard.append((yield Execute(claim("a"), 200)))
+
+    read.run(steps())
+    world.pass_to(101)
+    assert heard == [Done(leave=True)]
+    world.pass_to(101 + LINGER)
+    world.pass_to(101 + LINGER + 0.06)
+    assert heard[1:] == [Unanswered(leave=True)]
 
 
 def test_leaving_hurries_a_statement_that_nobody_else_waits_for(world: World, lock: Callable[[str], Lock]) -> None:
@@ -499,7 +580,9 @@ def test_the_side_connection_is_closed_when_it_was_idle_for_a_while(world: World
     read = lock("a").ask(Inspect("a"))
     world.answer(world.side, Done((1,)))
     world.hub.leave(read.seat)
+    world.pass_to(100 + STUCK)
     assert world.side.connected
+    assert world.alarm == 100 + IDLE
     world.pass_to(100 + IDLE)
     assert not world.side.connected
     assert world.main.connected is False, "it was not needed yet"
@@ -531,7 +614,9 @@ def test_closing_is_a_step_of_the_lock_itself(world: World, lock: Callable[[str]
         return "result"
 
     read = lock("a").run(steps())
+    assert read.seat.open
     world.answer(world.main, Done((1,)))
+    assert not read.seat.open
     assert read.ended == [("result", None)]
     assert world.hub.over
     assert not world.main.connected
