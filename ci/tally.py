@@ -1,4 +1,4 @@
-"""What came of a kind of tests, and how it is told."""
+"""What came of a kind of tests, and how it is printed."""
 
 from __future__ import annotations
 

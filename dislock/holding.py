@@ -135,7 +135,7 @@ class Holding:
         self._driver.run_later(self.acquisition.release(), self._keeper, self._leave_keeping)
 
     def _free(self, steps: Steps[Any], *, succeeded: bool) -> None:
-        if self._driver.waits_in_vain:
+        if self._driver.must_not_wait:
             # The thread that closes a forgotten generator may be the one that would have to free its lease.
             self._freed = True
             self._driver.run_later(steps, self._keeper, self._leave_keeping)

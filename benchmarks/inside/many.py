@@ -26,7 +26,7 @@ def say(held: int, wanted: int, began: float, error: BaseException | None) -> No
 
 
 def more(library: str) -> dict[str, Any]:
-    """A context of ours can be told how long to try; the published one cannot."""
+    """A context of ours takes a limit for how long to try; the published one cannot."""
     import dataclasses
 
     from dislock import LockContext

@@ -97,7 +97,7 @@ class Tasks:
     async def _carry_out(self, step: Step, run: _Run) -> Answer:
         if isinstance(step, Wait):
             await run.wait(None, step.until)
-            return Done(leave=run.told())
+            return Done(leave=run.take_request())
         if isinstance(step, Watch):
             return await self._watch(step, run)
         if isinstance(step, Connect):
@@ -105,7 +105,7 @@ class Tasks:
         if isinstance(step, Execute):
             return await self._execute(step, run)
         await self.close()
-        return Done(leave=run.told())
+        return Done(leave=run.take_request())
 
     async def _connect(self, step: Connect, run: _Run) -> Answer:
         target = self._database.targets[step.target]
@@ -128,7 +128,7 @@ class Tasks:
                 self._connection = task.result()
                 self._doubts = Doubts()
                 self._connection.add_notice_handler(self._doubts)
-                return Done(leave=run.told())
+                return Done(leave=run.take_request())
             answer = self._unreached(task, run)
             if len(candidates) == 1:
                 return answer
@@ -141,10 +141,10 @@ class Tasks:
         """The answer if a look-up or a connection has failed or has not finished."""
         if not work.done():
             work.cancel()
-            return Unanswered(run.told())
+            return Unanswered(run.take_request())
         if work.cancelled():
             _forget(work)
-            return Unanswered(run.told())
+            return Unanswered(run.take_request())
         error = work.exception()
         assert error is not None
         return self._explain(error, run, broken=False)
@@ -168,19 +168,19 @@ class Tasks:
         if not task.done():
             self._connection = None
             await self._abandon(connection, task, run)
-            return Unanswered(run.told())
+            return Unanswered(run.take_request())
         if task.cancelled():
             # The program has cancelled all tasks of the loop. What happened to the statement is unknown.
             self._connection = None
             connection.pgconn.finish()
-            return Unanswered(run.told())
+            return Unanswered(run.take_request())
         if error := task.exception():
             if gave_up and isinstance(error, psycopg.errors.QueryCanceled):
-                return Failed(Failure(HAD_TO_WAIT), run.told())
+                return Failed(Failure(HAD_TO_WAIT), run.take_request())
             if connection.closed:
                 self._connection = None
             return self._explain(error, run, broken=connection.closed, journal=step.journal)
-        return Done(task.result(), run.told(), doubts.of_answer(cancelled=gave_up))
+        return Done(task.result(), run.take_request(), doubts.of_answer(cancelled=gave_up))
 
     async def _watch(self, step: Watch, run: _Run) -> Answer:
         connection = self._connection
@@ -205,7 +205,7 @@ class Tasks:
             connection.pgconn.finish()
             return self._explain(error, run, broken=True)
         news.cancel()
-        return Done(leave=run.told())
+        return Done(leave=run.take_request())
 
     async def _abandon(self, connection: psycopg.AsyncConnection[Any], task: asyncio.Task[Any], run: _Run) -> None:
         # The task ends with an error that is not the server's, and asyncio logs an error that nobody has retrieved.
@@ -222,8 +222,8 @@ class Tasks:
     def _explain(self, error: BaseException, run: _Run, *, broken: bool, journal: tuple[str, ...] = ()) -> Failed:
         if isinstance(error, EXPECTED):
             if journal:
-                return Failed(self._database.journal_failure(error, journal, broken=broken), run.told())
-            return Failed(self._database.failure(error, self._table, broken=broken), run.told())
+                return Failed(self._database.journal_failure(error, journal, broken=broken), run.take_request())
+            return Failed(self._database.failure(error, self._table, broken=broken), run.take_request())
         raise error
 
     def drop(self) -> None:
@@ -246,7 +246,7 @@ class _Run:
         self._clock = now
         self.cancelled: asyncio.CancelledError | None = None
 
-    def told(self) -> bool:
+    def take_request(self) -> bool:
         """Whether there was a request to leave; each request is reported once."""
         requested, self.leave.requested = self.leave.requested, False
         return requested

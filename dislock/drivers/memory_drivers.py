@@ -140,14 +140,14 @@ class MemoryThreads(_Client, threads.Threads):
             self._rest(run, step.until, self._news)
             if self._news():
                 self._end()
-                return Failed(ENDED, run.told())
+                return Failed(ENDED, run.take_request())
         elif isinstance(step, Connect):
             self._open()
         elif isinstance(step, Execute):
             return self._execute(step, run)
         else:
             self._end()
-        return Done(leave=run.told())
+        return Done(leave=run.take_request())
 
     def _rest(self, run: threads._Run, until: float, done: Callable[[], bool]) -> None:
         keeps = threading.current_thread() is self._keeper
@@ -161,8 +161,8 @@ class MemoryThreads(_Client, threads.Threads):
         if isinstance(step.statement, Queue):
             until, over = self._line_up(step.statement)
             self._wait(run, min(step.by, until), over, linger=LINGER)
-            return self._queued(step.statement, leave=run.told())
-        return self._carry_out_now(step, leave=run.told)
+            return self._queued(step.statement, leave=run.take_request())
+        return self._carry_out_now(step, leave=run.take_request)
 
 
 class MemoryTasks(_Client, aio.Tasks):
@@ -207,7 +207,7 @@ class MemoryTasks(_Client, aio.Tasks):
             await self._until(run, step.until, self._news)
             if self._news():
                 self._end()
-                return Failed(ENDED, run.told())
+                return Failed(ENDED, run.take_request())
         elif isinstance(step, Connect):
             await self._until(run, step.by, lambda: True)
             self._open()
@@ -215,15 +215,15 @@ class MemoryTasks(_Client, aio.Tasks):
             return await self._execute(step, run)
         else:
             self._end()
-        return Done(leave=run.told())
+        return Done(leave=run.take_request())
 
     async def _execute(self, step: Execute, run: aio._Run) -> Answer:
         if isinstance(step.statement, Queue):
             until, over = self._line_up(step.statement)
             await self._until(run, min(step.by, until), over, linger=LINGER)
-            return self._queued(step.statement, leave=run.told())
+            return self._queued(step.statement, leave=run.take_request())
         await self._until(run, step.by, lambda: True, linger=LINGER)
-        return self._carry_out_now(step, leave=run.told)
+        return self._carry_out_now(step, leave=run.take_request)
 
     async def close(self) -> None:
         self._end()

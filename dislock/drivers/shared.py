@@ -103,13 +103,13 @@ class Leave:
 
     def __init__(self) -> None:
         self.requested = False
-        self.told: Callable[[], None] | None = None
+        self.on_request: Callable[[], None] | None = None
 
     def request(self) -> None:
         """Asks the run that has this object to end."""
         self.requested = True
-        if self.told:
-            self.told()
+        if self.on_request:
+            self.on_request()
 
 
 class SharedTasks:
@@ -152,9 +152,9 @@ class SharedTasks:
 
         member = group.hub.run(self._seat, steps, ended, keeps=keeps)
         if leave:
-            leave.told = partial(_leave, group.hub, member, leave)
+            leave.on_request = partial(_leave, group.hub, member, leave)
             if leave.requested:
-                leave.told()
+                leave.on_request()
         cancelled = await _undisturbed(done, partial(group.hub.request, member))
         cancelled = await self._rest() or cancelled
         if cancelled:

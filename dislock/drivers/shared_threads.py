@@ -177,7 +177,7 @@ class SharedThreads:
         return self.seat.open or (self._job is not None and self._job.is_alive())
 
     @property
-    def waits_in_vain(self) -> bool:
+    def must_not_wait(self) -> bool:
         """Whether a wait would never end, because this very thread would have to do the work."""
         courier = find(self._key)
         return courier is not None and courier.thread is threading.current_thread()

@@ -56,7 +56,7 @@ class Threads:
     """Carries out steps for one protocol. ``run`` may be called from different threads, one at a time."""
 
     #: A run never waits for its own thread.
-    waits_in_vain = False
+    must_not_wait = False
     _clock = staticmethod(clock)
 
     def __init__(self, database: Database, table_parts: list[str]) -> None:
@@ -131,7 +131,7 @@ class Threads:
     def _carry_out(self, step: Step, run: _Run) -> Answer:
         if isinstance(step, Wait):
             self._wait(run, step.until, lambda: False)
-            return Done(leave=run.told())
+            return Done(leave=run.take_request())
         if isinstance(step, Watch):
             return self._watch(step, run)
         if isinstance(step, Connect):
@@ -139,7 +139,7 @@ class Threads:
         if isinstance(step, Execute):
             return self._execute(step, run)
         self._close()
-        return Done(leave=run.told())
+        return Done(leave=run.take_request())
 
     def _connect(self, step: Connect, run: _Run) -> Answer:
         target = self._database.targets[step.target]
@@ -156,7 +156,7 @@ class Threads:
                 if call.done and call.error is None:
                     self._close()
                     self._link = link
-                    return Done(leave=run.told())
+                    return Done(leave=run.take_request())
                 answer = self._explain(call, run, broken=False)
                 link.abandon()
                 if len(candidates) == 1:
@@ -165,7 +165,7 @@ class Threads:
                 if answer.leave:
                     break
         except NoThreadError as error:
-            return Failed(Failure(str(error)), run.told())
+            return Failed(Failure(str(error)), run.take_request())
         return Failed(together(failures), answer.leave)
 
     def _begin(self, run: _Run, by: float, function: Callable[[_Link], Any]) -> tuple[_Call, _Link]:
@@ -185,9 +185,9 @@ class Threads:
             link.cancel()
             self._wait(run, step.by, lambda: call.done, linger=CANCEL_IN_LEAVING)
         if call.done and call.error is None:
-            return Done(call.result, run.told(), link.doubts.of_answer(cancelled=cancelled))
+            return Done(call.result, run.take_request(), link.doubts.of_answer(cancelled=cancelled))
         if cancelled and isinstance(call.error, psycopg.errors.QueryCanceled):
-            return Failed(Failure(HAD_TO_WAIT), run.told())
+            return Failed(Failure(HAD_TO_WAIT), run.take_request())
         broken = not call.done or link.broken
         # Before the link is abandoned: that causes an error in its thread, which looks like the server's.
         answer = self._explain(call, run, broken=broken, journal=step.journal)
@@ -203,21 +203,21 @@ class Threads:
         try:
             over, end = socket.socketpair()
         except OSError as error:
-            return Failed(self._database.failure(error, self._table, broken=True), run.told())
+            return Failed(self._database.failure(error, self._table, broken=True), run.take_request())
         with end:
             call = link.submit(lambda: link.watch(step.until, over))
             self._wait(run, step.until + GOODBYE, lambda: call.done)
         if not call.done or call.error is None:
-            return Done(leave=run.told())
+            return Done(leave=run.take_request())
         return self._explain(call, run, broken=True)
 
     def _explain(self, call: _Call, run: _Run, *, broken: bool, journal: tuple[str, ...] = ()) -> Answer:
         if call.error is None:
-            return Unanswered(run.told())
+            return Unanswered(run.take_request())
         if isinstance(call.error, EXPECTED):
             if journal:
-                return Failed(self._database.journal_failure(call.error, journal, broken=broken), run.told())
-            return Failed(self._database.failure(call.error, self._table, broken=broken), run.told())
+                return Failed(self._database.journal_failure(call.error, journal, broken=broken), run.take_request())
+            return Failed(self._database.failure(call.error, self._table, broken=broken), run.take_request())
         raise call.error
 
     def _close(self) -> None:
@@ -249,7 +249,7 @@ class _Run:
         self.leave = leave
         self.interrupt: BaseException | None = None
 
-    def told(self) -> bool:
+    def take_request(self) -> bool:
         """Whether there was a request to leave; each request is reported once."""
         requested, self.leave.requested = self.leave.requested, False
         return requested

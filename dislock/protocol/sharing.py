@@ -193,7 +193,7 @@ class Hub:
             member.cause, answer = "", answer._replace(sent=ticket.sent)
         elif isinstance(answer, Failed):
             member.cause = answer.failure.text
-        self._advance(member, answer._replace(leave=member.told()))
+        self._advance(member, answer._replace(leave=member.take_request()))
 
     def confirm(self, tickets: Sequence[Ticket], answer: Answer, *, connected: bool) -> None:
         """Hands out the answer to a beat: it confirms, or a failure of all; who is not in it is asked alone."""
@@ -239,7 +239,7 @@ class Hub:
         now = self._clock()
         if isinstance(step, Wait):
             if member.asked or step.until <= now:
-                return Done(leave=member.told())
+                return Done(leave=member.take_request())
             member.since, member.until = now, step.until
             self._at(step.until, partial(self._due, member), lambda: member.until != step.until)
             return None
@@ -266,7 +266,7 @@ class Hub:
             assert isinstance(step, Close)
             member.seat.open = False
             self._seats.discard(member.seat)
-        return Done(leave=member.told())
+        return Done(leave=member.take_request())
 
     def _finish(self, member: Member, result: Any, error: BaseException | None) -> None:
         self._members.pop(member, None)
@@ -284,7 +284,7 @@ class Hub:
 
     def _wake(self, member: Member) -> None:
         member.since = member.until = math.nan
-        self._advance(member, Done(leave=member.told()))
+        self._advance(member, Done(leave=member.take_request()))
 
     # Statements
 

@@ -48,7 +48,7 @@ class Member:
         #: While it waits: since when and until when.
         self.since = self.until = math.nan
 
-    def told(self) -> bool:
+    def take_request(self) -> bool:
         """Whether there was a request to leave; each request is reported once."""
         asked, self.asked = self.asked, False
         return asked

@@ -131,11 +131,11 @@ class Simulated:
         self._cancelled = False
         if isinstance(step, Wait):
             if self._leave.requested or step.until <= world.clock():
-                return Done(leave=self._told())
+                return Done(leave=self._take_request())
             world.call_at(step.until, partial(self._over, self._turn))
         elif isinstance(step, Connect):
             if self._leave.requested or step.by <= world.clock():
-                return Unanswered(self._told())
+                return Unanswered(self._take_request())
             world.connect(step.target, partial(self._connected, self._turn))
             world.call_at(step.by, partial(self._over, self._turn))
         elif isinstance(step, Execute):
@@ -147,7 +147,7 @@ class Simulated:
                 self._linger()
         else:
             self._drop()
-            return Done(leave=self._told())
+            return Done(leave=self._take_request())
         self._step = step
         return None
 
@@ -157,11 +157,11 @@ class Simulated:
             return
         step, self._step = self._step, None
         if isinstance(step, Wait):
-            self._go(Done(leave=self._told()))
+            self._go(Done(leave=self._take_request()))
             return
         if isinstance(step, Execute):
             self._drop()
-        self._go(Unanswered(self._told()))
+        self._go(Unanswered(self._take_request()))
 
     def _connected(self, turn: int, outcome: object) -> None:
         failed = isinstance(outcome, Failure)
@@ -171,11 +171,11 @@ class Simulated:
             return
         self._step = None
         if isinstance(outcome, Failure):
-            self._go(Failed(outcome, self._told()))
+            self._go(Failed(outcome, self._take_request()))
             return
         self._drop()
         self._link = outcome
-        self._go(Done(leave=self._told()))
+        self._go(Done(leave=self._take_request()))
 
     def _executed(self, turn: int, outcome: Reply | Failure) -> None:
         step = self._step
@@ -186,18 +186,18 @@ class Simulated:
         if isinstance(outcome, Failure):
             if outcome.broken:
                 self._drop()
-            self._go(Failed(outcome, self._told()))
+            self._go(Failed(outcome, self._take_request()))
             return
         rows, warned = outcome
         doubt = ONLY_LOCAL if warned else CANCELLED if self._cancelled else ""
-        self._go(Done(rows_of(step.statement, rows), self._told(), doubt))
+        self._go(Done(rows_of(step.statement, rows), self._take_request(), doubt))
 
     def _drop(self) -> None:
         if self._link is not None:
             link, self._link = self._link, None
             self._world.abandon(link)
 
-    def _told(self) -> bool:
-        """Whether there was a request to leave; each request is told once."""
+    def _take_request(self) -> bool:
+        """Whether there was a request to leave; each request is reported once."""
         requested, self._leave.requested = self._leave.requested, False
         return requested
