@@ -108,7 +108,7 @@ def test_nobody_connects_for_those_who_have_left(hub: Hub) -> None:
     assert kinds(hub.work(*both, answers=[LEFT])) == [Connect]
 
 
-@pytest.mark.parametrize(("left", "tries"), [(0.02, 1), (0.03, 2)])
+@pytest.mark.parametrize(("left", "tries"), [(0.02, 1), (0.025, 2)])
 def test_nobody_connects_for_what_cannot_be_sent_any_more(hub: Hub, left: float, tries: int) -> None:
     steps = hub.work(ticket(by=100.0 + left), answers=[LEFT, REFUSED])
     assert kinds(steps) == [Connect] * tries
