@@ -87,6 +87,21 @@ def test_a_tick_that_was_sealed_on_the_way_to_the_lease_frees_it_and_runs_nothin
     assert script.protocol.slot is None
 
 
+@pytest.mark.parametrize(("wait", "until"), [(0.0, 109.0), (300.0, 390.0)])
+def test_the_tick_is_read_as_long_as_the_lease_would_be_waited_for(wait: float, until: float) -> None:
+    """The database cannot be reached before then."""
+    script = success(FREE, HELD, FREE, wait=wait)
+    answers = script._answer
+    script._answer = lambda step: BROKEN if isinstance(step, Connect) and script.now < until else answers(step)
+    assert script.run(script.protocol.acquire()) is True
+    assert until <= script.now < until + 2
+
+
+def test_the_tick_is_read_again_after_the_claim_until_it_is_answered() -> None:
+    script = success(FREE, HELD, Failed(Failure("busy")), Failed(Failure("busy")), FREE)
+    assert script.run(script.protocol.acquire()) is True
+
+
 TAKEN = Done(((NOW, 0, "other:7", NOW + 1),))
 
 

@@ -16,7 +16,6 @@ from dislock import (
     UnknownOutcomeError,
 )
 from dislock.protocol.claiming import VACANT_TRIES
-from dislock.protocol.leasing import LOOK_AFTER_END, LOOK_PAUSE
 from dislock.protocol.statements import ClaimLease, ClaimSlot, GiveBackSlot, Inspect, ReadClock, to_micros
 from dislock.protocol.steps import Answer, Connect, Done, Execute, Failed, Failure, Step, Unanswered, Wait
 from tests.unit.protocol.test_acquisition import (
@@ -38,6 +37,9 @@ from tests.unit.protocol.test_acquisition import (
 
 Answering = Callable[[Step], Answer | None]
 Database = Callable[[int], tuple[str | None, int | None]]
+
+#: Seconds between two looks, at most; seconds after the end of a row at which it is looked at, at most.
+LOOK_PAUSE, LOOK_AFTER_END = 1.0, 0.05
 
 
 def table(script: list[Script], row: Database, claim: Done | None = None) -> Callable[[Step], Answer | None]:
@@ -120,7 +122,7 @@ def test_the_last_look_has_time_for_its_answer() -> None:
     with pytest.raises(LockWaitEndedError):
         script.run(script.protocol.acquire())
     last = [step for step in script.steps if isinstance(step, Execute)][-1]
-    assert last.by >= script.now + 1
+    assert last.by == pytest.approx(script.now + 1)
 
 
 def test_a_claim_that_another_waiter_won_is_waited_for_again() -> None:
