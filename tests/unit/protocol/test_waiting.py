@@ -282,7 +282,7 @@ def test_the_wait_ends_with_the_slot_that_was_taken_before_it_and_gives_it_back(
     kind = LockWaitEndedError if held else DatabaseUnavailableError
     with pytest.raises(kind, match="is over by the database's clock"):
         script.run(script.protocol.acquire())
-    assert script.now == pytest.approx(100 + 3599, abs=2)
+    assert script.now == pytest.approx(100 + 3599, abs=0.01)
     assert isinstance(script.statements[-1], GiveBackSlot)
 
 
