@@ -68,6 +68,7 @@ class Script:
         self.now = 100.0
         self.said: list[tuple[int, str]] = []
         self.events: list[str] = []
+        self.fields: dict[str, dict[str, object]] = {}
         self.steps: list[Step] = []
         self._answer = answer
         senses = Senses(
@@ -81,6 +82,7 @@ class Script:
     def report(self, event: Event) -> None:
         self.said.append((event.level, event.message))
         self.events.append(event.name)
+        self.fields[event.name] = dict(event.fields)
 
     def run(self, steps: Any) -> Any:
         step = next(steps)
@@ -157,6 +159,7 @@ def test_a_lease_takes_a_second_connection_to_be_freed_only_when_the_first_was_i
     script.now += idle
     assert script.run(script.protocol.release()) is None
     assert [type(statement) for statement in script.statements] == [ClaimLease, MoveExpiry]
+    assert script.statements[0].ttl == 60_000_000
     again = [Connect] if idle > TERMS.interval else []
     assert [type(step) for step in script.steps] == [Wait, Connect, Execute, *again, Execute, Close]
 
@@ -332,6 +335,8 @@ def test_a_host_clock_that_is_far_off_is_named_and_a_small_offset_is_not() -> No
         script = Script(plan(slot=slot_plan(Hourly(), None)), rows(Done(((told, "UTC"),)), HELD))
         script.run(script.protocol.acquire())
         assert bool(script.warnings) is warned, offset
+        if warned:
+            assert script.fields["clock offset"]["offset_seconds"] == -offset
 
 
 def test_keeping_renews_at_its_pace_until_told_to_leave() -> None:

@@ -230,6 +230,7 @@ def test_a_start_far_from_its_tick_names_the_zones(
     )
     assert ("late start" in script.events) == warned
     if warned:
+        assert script.fields["late start"]["late_seconds"] == hours * 3600
         (text,) = script.warnings
         assert "later than its tick, 2026-01-05 03:00:00+00:00" in text
         assert "the database session's zone (UTC) is used" in text

@@ -80,6 +80,7 @@ def test_a_waiter_reads_until_the_lease_is_free_and_claims_once() -> None:
     assert 107 <= script.now <= 107 + LOOK_PAUSE
     assert len([step for step in script.steps if isinstance(step, Connect)]) == 1
     assert script.events == ["waiting", "taken"]
+    assert script.fields["waiting"]["wait_seconds"] == 30
     assert not script.warnings
 
 
@@ -94,6 +95,7 @@ def test_pauses_are_jittered_and_at_most_a_second() -> None:
         assert all(LOOK_PAUSE / 2 <= gap <= LOOK_PAUSE for gap in gaps)
         ends |= gaps
     assert len(ends) == 3
+    assert max(ends) > 0.99 * LOOK_PAUSE
 
 
 def _always(chance: float) -> Callable[[], float]:
