@@ -43,7 +43,7 @@ class Conversation:
         self._longest_try = longest_try
         self._clock, self._wall, self._chance = senses.clock, senses.wall, senses.chance
         self._connected = False
-        #: When the last statement was sent, and when the current connection was last answered on.
+        #: When the last statement was sent, and when one was last answered.
         self._sent = self._answered = -math.inf
         #: Whether a statement of the last ``_insist`` may have been carried out although its answer was lost.
         self._doubtful = False
@@ -114,7 +114,6 @@ class Conversation:
             answer = yield Connect(index, now + (by - now) / (len(self._targets) - index))
             if isinstance(answer, Done):
                 self._connected = True
-                self._answered = self._clock()
                 # A request to leave is reported only once, so it must be passed on.
                 return Failed(Failure("asked to leave"), leave=True) if answer.leave else None
             failures.append(answer.failure if isinstance(answer, Failed) else silent(name))

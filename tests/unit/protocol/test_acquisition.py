@@ -19,7 +19,6 @@ from dislock.errors import (
 )
 from dislock.events import Event
 from dislock.protocol.acquisition import LEAVE_SECONDS, Acquisition
-from dislock.protocol.conversation import FIRST_TRY
 from dislock.protocol.lease import Terms
 from dislock.protocol.plan import Plan, Senses, SlotPlan
 from dislock.protocol.schedule import Slot
@@ -33,7 +32,19 @@ from dislock.protocol.statements import (
     rows_of,
     to_micros,
 )
-from dislock.protocol.steps import Answer, Close, Connect, Done, Execute, Failed, Failure, Step, Unanswered, Wait
+from dislock.protocol.steps import (
+    ONLY_LOCAL,
+    Answer,
+    Close,
+    Connect,
+    Done,
+    Execute,
+    Failed,
+    Failure,
+    Step,
+    Unanswered,
+    Wait,
+)
 
 T0 = datetime(2026, 3, 1, 3, 0, tzinfo=timezone.utc)
 NOW = to_micros(T0) + 1_000_000
@@ -140,6 +151,7 @@ def rows(*answers: Any) -> Callable[[Step], Answer | None]:
 
 
 HELD = Done(((NOW, NOW + 60 * SECOND, "timestamp with time zone"),))
+DOUBT = Done(((NOW, 1, "host:1", NOW),), doubt=ONLY_LOCAL)
 NONE = Done()
 GONE = Done(((None, None, NOW),))
 
@@ -162,6 +174,9 @@ def test_a_lease_takes_a_second_connection_to_be_freed_only_when_the_first_was_i
     assert script.statements[0].ttl == 60_000_000
     again = [Connect] if idle > TERMS.interval else []
     assert [type(step) for step in script.steps] == [Wait, Connect, Execute, *again, Execute, Close]
+    if again:
+        # If no new one can be opened, there is time to use the old one.
+        assert [step.by for step in script.steps if isinstance(step, Connect)][1] == script.now + LEAVE_SECONDS / 2
 
 
 def test_a_release_that_is_not_answered_on_the_first_connection_is_repeated_on_a_new_one() -> None:
@@ -169,7 +184,35 @@ def test_a_release_that_is_not_answered_on_the_first_connection_is_repeated_on_a
     assert script.run(script.protocol.acquire()) is True
     assert script.run(script.protocol.release()) is None
     assert [type(step) for step in script.steps] == [Wait, Connect, Execute, Execute, Connect, Execute, Close]
-    assert script.now - 100 == FIRST_TRY
+    assert script.now - 100 == 1
+
+
+def test_a_connection_that_renewed_a_moment_ago_frees_the_lease() -> None:
+    script = Script(plan(lease=TERMS), rows(HELD))
+    assert script.run(script.protocol.acquire()) is True
+    answers = script._answer
+    script._answer = lambda step: (
+        Done(leave=True) if isinstance(step, Wait) and step.until > 200 and script.now > 150 else answers(step)
+    )
+    assert script.run(script.protocol.keep()) is None
+    assert script.now > 150
+    assert script.run(script.protocol.release()) is None
+    assert len([step for step in script.steps if isinstance(step, Connect)]) == 1
+
+
+def test_a_release_with_a_doubt_is_tried_once_more_and_is_a_warning() -> None:
+    script = Script(plan(lease=TERMS), rows(HELD, DOUBT, DOUBT))
+    assert script.run(script.protocol.acquire()) is True
+    assert script.run(script.protocol.release()) is None
+    assert [type(statement) for statement in script.statements] == [ClaimLease, MoveExpiry, MoveExpiry]
+    assert "could not be freed" in script.warnings[0]
+
+
+def test_a_claim_that_had_to_wait_for_others_counts_from_its_own_sending() -> None:
+    script = Script(plan(lease=TERMS), rows(HELD._replace(sent=103.0)))
+    assert script.run(script.protocol.acquire()) is True
+    assert script.protocol.lease is not None
+    assert script.protocol.lease.stop_time == 103 + 60
 
 
 def test_the_slot_is_that_of_the_start_however_long_connecting_took() -> None:
@@ -459,6 +502,16 @@ def test_a_give_back_that_may_have_been_carried_out_is_not_repeated() -> None:
         script.run(script.protocol.acquire())
     assert [type(statement) for statement in script.statements].count(GiveBackSlot) == 2
     assert not script.warnings
+
+
+def test_a_lost_answer_to_the_claim_does_not_keep_a_give_back_from_being_repeated() -> None:
+    script = Script(
+        plan(slot=slot_plan(), lease=TERMS),
+        rows(BROKEN, HELD, NONE, Done((("other:7", NOW + 9, NOW),)), Failed(Failure("lock timeout")), Done(((1,),))),
+    )
+    with pytest.raises(LockNotAcquiredError):
+        script.run(script.protocol.acquire())
+    assert [type(statement) for statement in script.statements].count(GiveBackSlot) == 2
 
 
 @pytest.mark.parametrize("told_on", [Connect, Execute])

@@ -9,7 +9,7 @@ import pytest
 from dislock import (
     DatabaseUnavailableError,
 )
-from dislock.protocol.steps import Connect, Wait
+from dislock.protocol.steps import Answer, Connect, Done, Step, Wait
 from tests.unit.protocol.test_acquisition import (
     REFUSED,
     TERMS,
@@ -31,3 +31,22 @@ def test_hosts_that_failed_together_do_not_come_back_together() -> None:
     # It backs off, but not without end.
     assert low[0] < low[1] < low[2]
     assert max(high) <= 1.5
+
+
+def test_pauses_are_doubled_up_to_a_second() -> None:
+    script = Script(plan(lease=TERMS), lambda step: REFUSED if isinstance(step, Connect) else None)
+    with pytest.raises(DatabaseUnavailableError):
+        script.run(script.protocol.acquire())
+    begins = [step.until for step in script.steps if isinstance(step, Wait)]
+    pauses = [after - before for before, after in pairwise(begins)]
+    assert pauses[:6] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0])
+
+
+def test_leaving_between_two_tries_is_heard() -> None:
+    def answer(step: Step) -> Answer | None:
+        if isinstance(step, Connect):
+            return REFUSED
+        return Done(leave=True) if isinstance(step, Wait) and step.until > 100 else None
+
+    script = Script(plan(lease=TERMS), answer)
+    assert script.run(script.protocol.acquire()) is False

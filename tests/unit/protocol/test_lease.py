@@ -31,6 +31,8 @@ def test_a_runner_stops_early_enough_for_the_kill_before_the_row_ends() -> None:
     assert make(ttl=60, grace=10).stop_time == pytest.approx(100 + 60 - 10 - 0.2)
     # A third of the TTL at most goes to the grace period.
     assert make(ttl=12, interval=3, grace=10).stop_time == pytest.approx(100 + 12 - 4 - 0.2)
+    # Of a very short one, a tenth is for the kill.
+    assert make(ttl=1, interval=0.1, grace=0.1).stop_time == pytest.approx(100 + 1 - 0.1 - 0.1)
 
 
 def test_in_the_library_a_lease_lasts_its_ttl() -> None:
@@ -102,6 +104,16 @@ def test_failures_are_retried_with_backoff_and_never_later_than_the_stop() -> No
     assert lease.next_renewal == lease.stop_time
 
 
+def test_after_a_renewal_the_backoff_begins_anew() -> None:
+    lease = make()
+    for _ in range(3):
+        lease.learn(Failed(Failure("refused")), 110.0)
+    lease.renewal(111.0, 112.0)
+    assert lease.learn(renewed(TOLD + 11 * SECOND), 111.0) is None
+    lease.learn(Failed(Failure("refused")), 121.0)
+    assert lease.next_renewal == pytest.approx(121.1)
+
+
 def test_the_clock_alone_loses_the_lease_and_leaves_the_grace() -> None:
     lease = make()
     lease.learn(Failed(Failure("the disk is full")), 120.0)
@@ -160,13 +172,16 @@ def test_a_lost_guard_is_a_loss_at_once_with_the_whole_grace(row: tuple[Any, ...
     assert (loss.reason, loss.grace) == (reason, 10)
 
 
+@pytest.mark.parametrize("ended", [0, SECOND])
 @pytest.mark.parametrize(("now", "grace"), [(100.1, 8.7), (105.8, 3.0), (108.0, 0.8), (300.0, 0.0)])
-def test_a_row_that_ended_unnoticed_leaves_only_what_is_left_by_the_own_clock(now: float, grace: float) -> None:
+def test_a_row_that_ended_unnoticed_leaves_only_what_is_left_by_the_own_clock(
+    now: float, grace: float, ended: int
+) -> None:
     """Nobody had taken it when the database said so, and anybody may take it now."""
     lease = make(ttl=9, interval=3, grace=10)
     lease._known = [TOLD + 60 * SECOND]
     lease.renewal(100.1, 105.0)
-    loss = lease.learn(Done((Moved(TOLD + 61 * SECOND, 0, "host:1", TOLD + 60 * SECOND),)), now)
+    loss = lease.learn(Done((Moved(TOLD + 60 * SECOND + ended, 0, "host:1", TOLD + 60 * SECOND),)), now)
     assert loss is not None
     assert loss.reason is LossReason.EXPIRED
     assert loss.grace == pytest.approx(grace)
