@@ -35,6 +35,7 @@ UNIT = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
 FURTHER = (
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/unit").glob("test_*.py")),
     "tests/unit/drivers",
+    "tests/unit/journal",
 )
 #: A mutant may turn in a circle, or wait for ever. Unbroken, the tests take a few seconds of a processor.
 PROCESSOR_SECONDS, LIMIT_SECONDS = 30, 300.0

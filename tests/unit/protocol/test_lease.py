@@ -172,6 +172,14 @@ def test_a_lost_guard_is_a_loss_at_once_with_the_whole_grace(row: tuple[Any, ...
     assert (loss.reason, loss.grace) == (reason, 10)
 
 
+def test_where_nothing_is_to_be_stopped_a_loss_has_no_grace() -> None:
+    lease = make(grace=None)
+    lease.renewal(103.0, 105.0)
+    loss = lease.learn(Done((Moved(TOLD, 0, "other:2", TOLD + 60 * SECOND),)), 103.1)
+    assert loss is not None
+    assert loss.grace == 0
+
+
 @pytest.mark.parametrize("ended", [0, SECOND])
 @pytest.mark.parametrize(("now", "grace"), [(100.1, 8.7), (105.8, 3.0), (108.0, 0.8), (300.0, 0.0)])
 def test_a_row_that_ended_unnoticed_leaves_only_what_is_left_by_the_own_clock(
