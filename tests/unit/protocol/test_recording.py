@@ -151,6 +151,9 @@ def test_trouble_is_one_warning_and_the_lease_is_kept_and_freed(trouble: Answer)
     assert script.protocol.loss is None
     assert "released" in script.events
     assert script.events.count("record failed") == 2
+    # A connection that is gone, or that may still be busy with the journal, frees nothing.
+    usable = isinstance(trouble, Failed) and not trouble.failure.broken
+    assert sum(isinstance(step, Connect) for step in script.steps) == (1 if usable else 2)
 
 
 def test_a_start_that_was_not_recorded_is_made_up_for_at_the_end() -> None:
@@ -178,6 +181,22 @@ def test_what_cannot_be_deleted_stays_in_silence() -> None:
     script = Script(plan(lease=TERMS, journal=JOURNAL), answers(CleanRuns=Failed(Failure("permission denied"))))
     acquired(script, exit_code=1)
     assert script.warnings == []
+    assert script.events[-1] == "cleaning failed"
+
+
+def test_the_end_and_the_deletion_have_two_seconds_together() -> None:
+    script = acquired(Script(plan(lease=TERMS, journal=JOURNAL), answers()), exit_code=1)
+    ends = [step.by for step in script.steps if isinstance(step, Execute) and isinstance(step.statement, OURS[1:])]
+    assert ends == [script.now + 2] * 2
+    assert "cleaning failed" not in script.events
+
+
+@pytest.mark.parametrize(("expression", "zone"), [(None, None), ("@hourly", "Europe/Berlin")])
+def test_the_zone_is_recorded_where_there_is_a_schedule(expression: str | None, zone: str | None) -> None:
+    script = Script(plan(lease=TERMS, journal=JOURNAL._replace(schedule=expression)), answers())
+    script.protocol.zone = "Europe/Berlin"
+    acquired(script, exit_code=1)
+    assert [statement.time_zone for statement in recorded(script)[:2]] == [zone] * 2
 
 
 @pytest.mark.parametrize(("ttl", "longest"), [(60, 1.0), (1.5, 0.5)])
