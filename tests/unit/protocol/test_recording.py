@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -151,6 +152,7 @@ def test_trouble_is_one_warning_and_the_lease_is_kept_and_freed(trouble: Answer)
     assert script.protocol.loss is None
     assert "released" in script.events
     assert script.events.count("record failed") == 2
+    assert [level for level, text in script.said if "is not recorded" in text] == [logging.WARNING, logging.INFO]
     # A connection that is gone, or that may still be busy with the journal, frees nothing.
     usable = isinstance(trouble, Failed) and not trouble.failure.broken
     assert sum(isinstance(step, Connect) for step in script.steps) == (1 if usable else 2)
