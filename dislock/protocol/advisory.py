@@ -61,31 +61,33 @@ class AdvisoryAcquisition(Acquisition):
             yield from self._close()
         return self.held
 
-    def _take(self) -> Steps[bool]:
+    def _take(self) -> Steps[None]:
+        """Ends with ``held``, unless it was asked to leave."""
         plan, (key, name, _) = self._plan, self._advisory
         if (yield Wait(self._clock() + plan.delay)).leave:
-            return False
+            return
         by = self._clock() + plan.connect_timeout
         answer = yield from self._insist(lambda *_: Begin(), by)
         if not isinstance(answer, Done) or answer.leave:
-            return self._give_up(answer)
+            self._give_up(answer)
+            return
         for statement in (Outlast(), Try(key)):
             answer = yield Execute(statement, by)
             if not proven(answer) or answer.leave:
-                return self._leave_or_fail(answer)
+                self._leave_or_fail(answer)
+                return
             if isinstance(statement, Outlast) and answer.rows[0][0]:
                 raise DatabaseUnavailableError(ON_STANDBY)
         taken = bool(answer.rows[0][0])
         if not taken and plan.wait:
             taken = yield from self._queue(key, name)
             if not taken:
-                return False
+                return
         if not taken:
             raise LockNotAcquiredError((yield from self._refused(key, name, by)), key=name)
         self.held = True
         self._began = self._clock()
         self._say("taken", INFO, f"{name} is taken (advisory lock {key})", key=name)
-        return True
 
     def _queue(self, key: int, name: str) -> Steps[bool]:
         wait = self._plan.wait
@@ -139,7 +141,6 @@ class AdvisoryAcquisition(Acquisition):
                 name = self._advisory.name
                 self._say("released", INFO, f"{name} is free again", key=name)
             else:
-                self._connected = False
                 self._connection_lost(trouble(answer), over=True)
         self.held = False
         if self._plan.journal:

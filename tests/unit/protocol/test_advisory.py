@@ -12,7 +12,7 @@ from dislock.protocol.advisory import AdvisoryAcquisition
 from dislock.protocol.advisory_statements import Begin, Commit, Holder, Outlast, Ping, Queue, SetTimeout, Try
 from dislock.protocol.plan import AdvisoryPlan, Senses
 from dislock.protocol.records import CleanRuns, EndRun
-from dislock.protocol.steps import Answer, Close, Done, Execute, Failed, Failure, Wait, Watch
+from dislock.protocol.steps import Answer, Close, Connect, Done, Execute, Failed, Failure, Wait, Watch
 from tests.unit.protocol.test_acquisition import Script, plan, rows
 from tests.unit.protocol.test_recording import JOURNAL
 
@@ -129,6 +129,15 @@ def test_the_end_of_a_run_is_recorded_after_the_lock_is_free() -> None:
     assert not taking.protocol.can_be_lost
 
 
+def test_a_run_whose_lock_was_lost_is_recorded_over_a_new_connection() -> None:
+    held = script(Done(), PRIMARY, FREE, Done(), Done(), Done(), journal=JOURNAL)
+    assert held.run(held.protocol.acquire())
+    held.protocol.fail("its watch failed")
+    held.run(held.protocol.release(succeeded=True, exit_code=0))
+    assert [type(statement) for statement in held.statements[3:]] == [EndRun, CleanRuns]
+    assert sum(isinstance(step, Connect) for step in held.steps) == 2
+
+
 def test_a_fault_of_this_process_is_a_loss_with_the_whole_grace() -> None:
     held = script(Done(), PRIMARY, FREE)
     assert held.run(held.protocol.acquire())
@@ -164,6 +173,7 @@ def test_the_connection_is_watched_and_is_the_lock(watched: Answer, pinged: Answ
     assert held.run(held.protocol.release()) == loss
     # The server has freed a lost lock already.
     assert any(isinstance(statement, Commit) for statement in held.statements) == (not lost)
+    assert ("released" in held.events) == (not lost)
     if lost:
         assert loss.reason is LossReason.UNCONFIRMED
 
