@@ -145,6 +145,8 @@ class Holding:
         else:
             self._freed = True
             self.acquisition.fail("its renewal could not be stopped", succeeded=succeeded)
+            # Nothing is freed after a loss, but the connection is closed.
+            self._driver.run_later(steps, self._keeper, self._leave_keeping)
 
     def _holds(self) -> bool:
         """Whether there may be anything to free."""

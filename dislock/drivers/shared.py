@@ -122,8 +122,10 @@ class SharedTasks:
 
     def _join(self) -> Group:
         if self._group is None or not self._seat.open:
-            for where in [where for where in _groups if where[1].is_closed()]:
-                _groups.pop(where).drop()
+            # Over a copy: other threads have event loops of their own.
+            for where in list(_groups):
+                if where[1].is_closed() and (group := _groups.pop(where, None)):
+                    group.drop()
             where = (os.getpid(), asyncio.get_running_loop(), key_of(self._database, self._table))
             self._group = _groups.setdefault(where, Group(self._database, self._table))
         return self._group
@@ -176,8 +178,9 @@ class SharedTasks:
         rest = asyncio.ensure_future(self._group.rest())
         cancelled = await _undisturbed(rest, lambda: None)
         if self._group.hub.over:
-            for where in [where for where, group in _groups.items() if group is self._group]:
-                del _groups[where]
+            for where, group in list(_groups.items()):
+                if group is self._group:
+                    _groups.pop(where, None)
         return cancelled
 
 

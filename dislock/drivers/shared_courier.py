@@ -80,13 +80,15 @@ class Courier:
     def __init__(self, key: Key, database: Database, table: list[str]) -> None:
         self._key = key
         self.inbox: deque[Callable[[Courier], None]] = deque()
-        #: Called when the connections are closed, because no lock needs them.
+        #: Called when the connections are closed, because no lock needs them, or when another one needs them after all.
         self.at_rest: list[Callable[[], None]] = []
         self.group = Group(database, table)
         #: Made in the thread: if the start is interrupted, no loop must be closed.
         self._loop: _Loop | None = None
         self._news = asyncio.Event()
         self.over = False
+        #: Why it could not begin.
+        self.fault = ""
         #: Whether others can find it. It does not end before that.
         self.listed = False
         self._born = clock()
@@ -119,7 +121,11 @@ class Courier:
 
     def _serve(self) -> None:
         decline_signals()
-        self._loop = _Loop()
+        try:
+            self._loop = _Loop()
+        except OSError as error:  # no file descriptor is left
+            self.fault, self.over = str(error), True
+            return
         try:
             self._loop.run_until_complete(self._work())
         finally:
@@ -133,14 +139,18 @@ class Courier:
                 self.inbox.popleft()(self)
             if self.group.hub.over:
                 await self.group.rest()
-                waiting, self.at_rest = self.at_rest, []
-                for ring in waiting:
-                    ring()
+                self._ring()
                 if self._may_end():
                     return
                 await asyncio.sleep(0)
             else:
+                self._ring()
                 await self._news.wait()
+
+    def _ring(self) -> None:
+        waiting, self.at_rest = self.at_rest, []
+        for ring in waiting:
+            ring()
 
 
 def find(key: Key) -> Courier | None:
@@ -155,7 +165,7 @@ def post(key: Key, database: Database, table: list[str], action: Callable[[Couri
         if courier is None or not courier.thread.is_alive():
             if sys.is_finalizing():
                 raise DatabaseUnavailableError("the interpreter is shutting down and starts no thread for a lock")
-            if courier:
+            if courier and _couriers.get(key) is courier:
                 _couriers.pop(key, None)
             fresh = Courier(key, database, table)
             fresh.start()

@@ -21,7 +21,7 @@ from dislock.drivers.connections import GOODBYE
 from dislock.drivers.shared import key_of
 from dislock.drivers.shared_courier import Courier, find, post
 from dislock.drivers.targets import Database
-from dislock.errors import DislockError
+from dislock.errors import DatabaseUnavailableError, DislockError
 from dislock.events import SINK, Event, report
 from dislock.protocol.sharing_tickets import Member, Seat
 from dislock.protocol.steps import Steps
@@ -62,9 +62,9 @@ class _Job(Generic[T]):
         self.error: BaseException | None = None
         self._next: _Job[Any] | None = None
         self.failed: Callable[[BaseException], None] | None = None
+        leave.job = self
         #: A request to leave that was not passed to the steps yet.
         self._asking = leave.requested
-        leave.job = self
 
     # In the thread that waits
 
@@ -97,7 +97,10 @@ class _Job(Generic[T]):
         while self.is_alive() and (remaining := end - clock()) > 0:
             self._bell.acquire(timeout=min(remaining, LONGEST_SLEEP))
             self.say()
-            if self.is_alive() and self._courier and self._courier.over:
+            if self.is_alive() and (courier := self._courier) and courier.over:
+                self.ended = True
+                if courier.fault:
+                    raise DatabaseUnavailableError(f"no connection could be opened: {courier.fault}")
                 raise DislockError("the thread that renews the leases has ended")
             if sys.is_finalizing():
                 raise DislockError("the interpreter is shutting down, and its other threads have stopped")
@@ -116,6 +119,7 @@ class _Job(Generic[T]):
     # In the courier's thread
 
     def _go_on(self, courier: Courier) -> None:
+        self._courier = courier
         if not self._begun:
             self._begun = True
             ended = partial(self._end, courier)

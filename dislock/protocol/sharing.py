@@ -150,11 +150,20 @@ class Hub:
             elif not ticket.answered:
                 ticket.answered = True
                 self._finish(ticket.member, None, error)
+                self.leave(ticket.member.seat)
         self._stir()
 
     # For the lines
 
     def next_job(self, line: Line) -> Job | None:
+        job = self._next_job(line)
+        if job and (self._waiting.renewals or self._waiting.others):
+            # What waits behind it is sent over another line if this one gets stuck.
+            self._at(self._clock() + STUCK, lambda: None)
+            self._set_alarm()
+        return job
+
+    def _next_job(self, line: Line) -> Job | None:
         if line is self.main and (beat := self._waiting.next_beat(self._clock())):
             return Job(beat, beat=True)
         if line in self._lines.carriers(keeping=self.keeping) and (ticket := self._waiting.next_other(self._clock())):
@@ -251,8 +260,8 @@ class Hub:
             self._watch(ticket, ticket.by)
             if ticket.rank == RENEWAL:
                 self._waiting.add_renewal(ticket)
-                if self.main.job and self.main.rank != RENEWAL:
-                    self._lines.replace_main()
+                if self.main.job:
+                    self._at(self.main.begun + STUCK, lambda: None)
             else:
                 self._ask_alone(ticket)
             return None
@@ -329,11 +338,17 @@ class Hub:
 
     def _stir(self) -> None:
         """Starts the lines that have something to do, and sets the alarm."""
+        main = self.main
+        if self._waiting.renewals and main.job and (main.rank != RENEWAL or self._clock() >= main.begun + STUCK):
+            self._lines.replace_main()
         for line in self.lines:
             if (line is self.main and self._waiting.renewals) or (line.connected and self.unused(line)):
                 self._start(line)
         if self._waiting.others and (carrier := self._lines.next_carrier(keeping=self.keeping)):
             self._start(carrier)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
         # Nobody is woken for what others have done already: of a thousand leases that are renewed at once, one was due.
         while self._timers and self._timers[0][2]():
             heappop(self._timers)

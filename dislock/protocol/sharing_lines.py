@@ -125,6 +125,12 @@ class Line(Conversation):
             limit = by if self.patient else min(by, now + ROW_WAIT)
             return statement._replace(lock_timeout=lock_timeout(now, limit))
 
+        if not self._connected and not ticket.answered:
+            failed = yield from self._reach(ticket.by)
+            if failed:
+                self.soured = True
+                self._hub.answer(ticket, failed)
+        # While the connection was opened, its owner may have left, with the answer that nothing was sent.
         if not ticket.answered:
             self._hub.answer(ticket, (yield from self._try(make, ticket.by)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dislock import LeaseLock, LeaseLostError, LockContext, LockNotAcquiredError, LossReason, aio
+from dislock import LeaseLock, LeaseLostError, LockContext, LockNotAcquiredError, LossReason, aio, holding
 from dislock.drivers import shared, shared_courier
 from dislock.drivers.aio import Tasks
 from dislock.drivers.clock import clock
@@ -278,6 +279,49 @@ def test_a_database_that_hangs_costs_each_lease_no_more_than_its_own_time(
     proxy.resume()
     with pytest.raises(LeaseLostError):
         program.leave()
+
+
+def test_a_silent_connection_costs_another_lease_half_a_second(
+    make: MakeContext, database_url: str, db: Connection, proxy: Proxy, program: Program
+) -> None:
+    """The answer to the renewal of a long lease never comes: it is waited for longer than the short one lasts."""
+    url = proxy.url(database_url)
+    program.enter(make(url=url, lock_key="long", run_ttl_seconds=60, lease_interval_seconds=1))
+    short = program.enter(make(url=url, lock_key="short", run_ttl_seconds=4, lease_interval_seconds=0.5))
+    until(proxy.lose_answer(b"lease:long", then_cut=False).is_set)
+    first = ends(db)["cronjob-lock:lease:short"]
+    until(lambda: short.loss or (ends(db)["cronjob-lock:lease:short"] - first).total_seconds() > 4)
+    assert short.loss is None
+
+
+def test_nothing_stays_of_a_lease_whose_renewal_could_not_be_stopped(
+    make: MakeContext,
+    connections: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(record: logging.LogRecord) -> bool:
+        if "is renewed" in record.getMessage():
+            begun.set()
+            end.wait(20)
+        return True
+
+    monkeypatch.setattr(holding, "STOP_SECONDS", 0.1)
+    logger = logging.getLogger("dislock")
+    logger.addFilter(slow)
+    caplog.set_level(logging.DEBUG, "dislock")
+    try:
+        lock = LeaseLock(make(lease_interval_seconds=0.1))
+        lock.__enter__()
+        assert begun.wait(20)
+        with pytest.raises(LeaseLostError, match="could not be stopped"):
+            lock.__exit__(None, None, None)
+    finally:
+        end.set()
+        logger.removeFilter(slow)
+    until(lambda: not threads() and not connections())
 
 
 def test_leases_of_other_tables_do_not_share(make: MakeContext, db: Connection, program: Program) -> None:

@@ -467,17 +467,54 @@ def test_renewals_wait_for_nothing_else(world: World, lock: Callable[[str], Lock
     assert stuck.heard[-1] == Done((1,))
 
 
-def test_a_renewal_waits_for_a_beat_that_is_under_way(world: World, lock: Callable[[str], Lock]) -> None:
+def test_a_renewal_waits_for_a_beat_that_is_under_way_but_not_for_long(
+    world: World, lock: Callable[[str], Lock]
+) -> None:
+    """A claim went over the line before, which counts no more; and a lease with little time must not be lost for it."""
     lock("a").ask(claim("a"))
     world.answer(world.main, Done((1,)))
-    for name, pause in (("k", 10), ("l", 20)):
-        lock(name).keep(pause)
+    lock("long").keep(10, seconds=20)
+    world.pass_to(109.9)
+    lock("short").keep(0.2, seconds=1)
     world.pass_to(110)
-    main = world.main
-    assert world.asked(main).keys == ["k", "k"]
-    world.pass_to(120)
-    assert world.main is main
-    assert world.asked(main).keys == ["k", "k"]
+    beat = world.main
+    assert world.asked(beat).keys == ["long", "long"]
+    world.pass_to(110.2)
+    assert world.main is beat
+    world.pass_to(world.alarm)
+    assert world.now == 110 + STUCK
+    assert world.main is not beat
+    assert world.asked(world.main).keys == ["short", "short"]
+
+
+def test_renewals_do_not_stay_behind_a_claim_when_another_line_has_nothing_to_do_any_more(
+    world: World, lock: Callable[[str], Lock]
+) -> None:
+    for number in range(MOST_LINES):
+        lock(str(number)).ask(claim(str(number)), 60)
+        world.pass_to(world.now + STUCK)
+    assert all(line.job for line in world.hub.lines)
+    lock("k").keep(10, seconds=30)
+    world.pass_to(world.now + 10)
+    freed = world.hub.lines[-1]
+    world.answer(freed, Done((1,)))
+    assert world.main is freed
+    assert world.asked(freed).keys == ["k", "k"]
+
+
+def test_what_was_behind_in_the_queue_does_not_wait_for_the_next_one_either(
+    world: World, lock: Callable[[str], Lock]
+) -> None:
+    for key in "abc":
+        lock(key).ask(claim(key), 60)
+    world.pass_to(100.4)
+    world.answer(world.main, Done((1,)))
+    assert world.asked(world.main).key == "b"
+    world.pass_to(100.5)
+    assert world.asked(world.side) is None
+    world.pass_to(world.alarm)
+    assert world.now == 100.4 + STUCK
+    assert world.asked(world.side).key == "c"
 
 
 def test_the_time_of_a_statement_counts_from_its_being_sent(world: World, lock: Callable[[str], Lock]) -> None:
@@ -650,6 +687,7 @@ def test_a_line_that_broke_down_answers_what_was_under_way_and_is_begun_again(
             assert asked.heard[-1] == Unanswered()
         else:
             assert str(asked.ended[0][1]) == ended
+            assert not asked.seat.open
     world.pass_to(120)
     assert len(asked.ended) == 1, "what has ended is not gone on with"
     lock("b").ask(claim("b"))

@@ -11,7 +11,7 @@ import pytest
 from dislock.protocol.plan import Senses
 from dislock.protocol.sharing_lines import Line, Lines
 from dislock.protocol.sharing_tickets import Job, Member, Seat, Ticket
-from dislock.protocol.statements import Inspect, MoveExpiry, RenewMany
+from dislock.protocol.statements import ClaimLease, Inspect, MoveExpiry, RenewMany
 from dislock.protocol.steps import Answer, Connect, Done, Execute, Failed, Failure, Step
 
 REFUSED = Failed(Failure("too many connections"))
@@ -106,6 +106,20 @@ def test_nobody_connects_for_those_who_have_left(hub: Hub) -> None:
     for each in both:
         each.answered = True
     assert kinds(hub.work(*both, answers=[LEFT])) == [Connect]
+
+
+@pytest.mark.parametrize("statement", [ClaimLease("a", "host:1", "9s", 10), Inspect("a")])
+def test_what_was_answered_while_the_connection_was_opened_is_not_sent(hub: Hub, statement: Any) -> None:
+    """Its owner was told that nothing was sent: nobody would give the lock back."""
+    left = ticket(statement=statement)
+    hub.jobs.append(Job([left], beat=False))
+    steps = hub.line.serve()
+    assert isinstance(next(steps), Connect)
+    left.answered = True
+    with pytest.raises(StopIteration):
+        steps.send(Done())
+    assert hub.answers == []
+    assert hub.line.connected
 
 
 @pytest.mark.parametrize(("left", "tries"), [(0.02, 1), (0.025, 2)])
