@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +40,23 @@ def test_wheel_and_source_distribution(tmp_path: Path) -> None:
     tracked = {str(path.relative_to(original)) for path in original.rglob("*") if path.is_file()}
     made = []
     settings = tmp_path / "pip.conf"
-    settings.write_text(f"[install]\nuser = true\n[global]\ntarget = {tmp_path / 'astray'}\n")
+    # In the place of the user's own, which may say how to reach an index.
+    asked = RawConfigParser()
+    asked.read([Path.home() / ".pip" / "pip.conf", Path.home() / ".config" / "pip" / "pip.conf"])
+    asked.read_dict({"install": {"user": "true"}, "global": {"target": str(tmp_path / "astray")}})
+    with settings.open("w") as file:
+        asked.write(file)
     # What the caller tells pip for other ends reaches no builder's pip, by variables or in a file.
     variables = {"PIP_USER": "1", "PIP_TARGET": str(tmp_path / "astray"), "PIP_REQUIRE_VIRTUALENV": "1"}
     builders = (("a", 0o022, variables), ("other folder/b", 0o077, {"PIP_CONFIG_FILE": str(settings)}))
     for name, umask, astray in builders:
         place = tmp_path / name
         shutil.copytree(original, place)
-        subprocess.run(
-            [interpreters()[version].path, "build/wheel"], cwd=place, umask=umask, check=True, capture_output=True,
-            env={**os.environ, **astray},
+        done = subprocess.run(
+            [interpreters()[version].path, "build/wheel"], cwd=place, umask=umask, check=False, capture_output=True,
+            env={**os.environ, **astray}, text=True,
         )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
         made.append({path.name: path.read_bytes() for path in (place / "dist").iterdir()})
     assert made[0].keys() == made[1].keys()
     assert [name for name in made[0] if made[0][name] != made[1][name]] == []
