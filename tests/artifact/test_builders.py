@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,7 @@ def test_wheel_and_source_distribution(tmp_path: Path) -> None:
     tracked = {str(path.relative_to(original)) for path in original.rglob("*") if path.is_file()}
     made = []
     settings = tmp_path / "pip.conf"
-    # In the place of the user's own, which may say how to reach an index.
-    asked = RawConfigParser()
-    asked.read([Path.home() / ".pip" / "pip.conf", Path.home() / ".config" / "pip" / "pip.conf"])
-    asked.read_dict({"install": {"user": "true"}, "global": {"target": str(tmp_path / "astray")}})
-    with settings.open("w") as file:
-        asked.write(file)
+    settings.write_text(f"[install]\nuser = true\n[global]\ntarget = {tmp_path / 'astray'}\n")
     # What the caller tells pip for other ends reaches no builder's pip, by variables or in a file.
     variables = {"PIP_USER": "1", "PIP_TARGET": str(tmp_path / "astray"), "PIP_REQUIRE_VIRTUALENV": "1"}
     builders = (("a", 0o022, variables), ("other folder/b", 0o077, {"PIP_CONFIG_FILE": str(settings)}))
