@@ -9,6 +9,7 @@ from itertools import count
 from dislock.protocol.plan import Senses
 from dislock.protocol.statements import READS, AnyStatement
 from dislock.protocol.steps import (
+    HAD_TO_WAIT,
     Answer,
     Close,
     Connect,
@@ -22,6 +23,7 @@ from dislock.protocol.steps import (
     proven,
     silent,
     together,
+    trouble,
 )
 
 #: Seconds between two tries to reach the database: the first pause is doubled until it is the longest.
@@ -29,6 +31,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 #: Seconds that a statement has on a connection that worked a moment ago, before a new one is opened.
 FIRST_TRY = 1.0
+
+#: Seconds that must be left for another try of a statement that had to wait until it was cancelled. With less, its next
+#: cancellation might come too late, and it would be carried out for nobody.
+AFTER_CANCELLED = 2.5
 
 #: Makes a statement from the moment at which it is sent and the moment by which its answer must be there.
 Make = Callable[[float, float], AnyStatement]
@@ -64,7 +70,8 @@ class Conversation:
                 return answer
             # Random, so that many hosts that start at the same moment do not try again at the same moment.
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16)) * (0.5 + self._chance())
-            if self._clock() + pause >= by:
+            least = AFTER_CANCELLED if trouble(answer) == HAD_TO_WAIT else 0.0
+            if self._clock() + pause + least >= by:
                 return answer
             if (yield Wait(self._clock() + pause)).leave:
                 return answer._replace(leave=True)

@@ -9,7 +9,7 @@ import pytest
 from dislock import (
     DatabaseUnavailableError,
 )
-from dislock.protocol.steps import Answer, Connect, Done, Step, Wait
+from dislock.protocol.steps import HAD_TO_WAIT, Answer, Connect, Done, Execute, Failed, Failure, Step, Wait
 from tests.unit.protocol.test_acquisition import (
     REFUSED,
     TERMS,
@@ -50,3 +50,19 @@ def test_leaving_between_two_tries_is_heard() -> None:
 
     script = Script(plan(lease=TERMS), answer)
     assert script.run(script.protocol.acquire()) is False
+
+
+@pytest.mark.parametrize("lasts", [5.0, 7.4, 7.6])
+def test_what_had_to_wait_until_it_was_cancelled_is_not_tried_again_with_little_time(lasts: float) -> None:
+    """Its next cancellation might come too late: it would be carried out for nobody."""
+
+    def answer(step: Step) -> Answer | None:
+        if not isinstance(step, Execute):
+            return None
+        script.now += lasts
+        return Failed(Failure(HAD_TO_WAIT))
+
+    script = Script(plan(lease=TERMS), answer)
+    with pytest.raises(DatabaseUnavailableError, match="had to wait too long"):
+        script.run(script.protocol.acquire())
+    assert (len(script.statements) > 1) == (lasts < 7.5)
