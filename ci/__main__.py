@@ -34,7 +34,8 @@ kinds:
   cluster      failovers of a real Patroni cluster
   benchmarks   benchmarks/run --quick: each figure once, to see that it can be had
 
-  fast         lint, types, unit, integration, simulation, without the tests marked slow; at most 3 minutes
+  fast         lint, types, unit, documents, integration (of the contract only the tests marked short), simulation,
+               without the tests marked slow; at most 3 minutes
   all          every kind, with 10,000 simulated histories in place of 2,000; at most 35 minutes
 
 environment:

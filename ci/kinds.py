@@ -104,7 +104,13 @@ def _folder(kind: str, options: Options) -> Iterator[Outcome]:
 
 
 def _integration(options: Options) -> Iterator[Outcome]:
-    yield _pytest("integration", main_environment().interpreter, ["tests/integration", "tests/contract"], options)
+    python = main_environment().interpreter
+    if options.fast:
+        yield _pytest("integration", python, ["tests/integration"], options)
+        # What each artifact has to show on each Python.
+        yield _pytest("contract", python, ["tests/contract"], replace(options, pytest=("-m", "short", *options.pytest)))
+    else:
+        yield _pytest("integration", python, ["tests/integration", "tests/contract"], options)
 
 
 def _contract(artifact: str, options: Options, environ: Mapping[str, str], *more: str) -> Outcome:
