@@ -83,6 +83,14 @@ def test_a_transaction_that_could_not_be_begun_is_begun_again() -> None:
     assert taking.run(taking.protocol.acquire()) is True
 
 
+def test_a_server_that_cannot_be_reached_is_an_error() -> None:
+    taking = script()
+    taking._answer = lambda step: BROKEN if isinstance(step, Connect) else None
+    with pytest.raises(DatabaseUnavailableError):
+        taking.run(taking.protocol.acquire())
+    assert taking.now <= 110
+
+
 def test_each_statement_has_its_time() -> None:
     taking = script(Done(), PRIMARY, TAKEN, Done(), Done(), wait=5, delay=3)
     assert taking.run(taking.protocol.acquire())
