@@ -28,7 +28,7 @@ HISTORIES, MORE_HISTORIES = 2_000, 10_000
 LIMIT_SECONDS = 1500.0
 #: A test that hangs fails, and the others go on.
 TEST_SECONDS = 180
-#: Tests against a server mostly wait, so more of them than processors run at once. All others run one after another.
+#: How many tests of a kind run at once. Those against a server mostly wait, so there are more of them than processors.
 AT_ONCE = {"unit": 2, "integration": 4, "contract": 4, "faults": 2, "artifact": 2}
 #: pytest exits with this when it collected nothing.
 NO_TESTS = 5

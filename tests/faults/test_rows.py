@@ -54,7 +54,7 @@ def test_a_table_lock_at_start_is_one_line_and_1(start: Start, database_url: str
     assert (code, err.count("\n")) == (1, 1)
     assert not run.started
     until(lambda: not table.backends(), PATIENCE, "the end of the connection")
-    assert table.live() == {}, "called back, and not carried out for nobody once the table was free"
+    assert table.live() == {}, "it was cancelled, so it is not carried out when the table is free"
 
 
 @pytest.mark.parametrize(

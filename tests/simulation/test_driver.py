@@ -148,7 +148,7 @@ def test_leaving_ends_a_wait_and_a_connect_at_once_and_is_told_once(step: Step) 
     assert [answer.leave for _, answer in heard] == [True, False]
 
 
-def test_leaving_lets_a_statement_linger_and_calls_it_back() -> None:
+def test_leaving_lets_a_statement_linger_and_cancels_it() -> None:
     world = Clockwork(executing=0.5)
     heard = carry_out(world, [Connect(0, 110), Execute(READ, 130)], leave_at=101.2)
     assert heard[1] == (101.5, Done(((7, "UTC"),), leave=True))

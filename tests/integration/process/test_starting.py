@@ -1,4 +1,4 @@
-"""Starting the command: what it loads, and that it minds no broken stream. No database is needed."""
+"""Starting the command: what it loads, and that a broken stream changes nothing. No database is needed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+NOWHERE = "postgresql://127.0.0.1:1/d"
+RUN = ("--strategy=lease", "--lock-key=k", "--connect-timeout=0.01", "DATABASE_URL", "true")
+
+
+def printed(program: str, *argv: str, url: str = NOWHERE) -> str:
+    """What an interpreter of its own prints."""
+    return subprocess.run(
+        [sys.executable, "-I", "-c", program, *argv],
+        env={"DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 LOADED = """
@@ -32,26 +45,11 @@ print(code, *sorted(heavy & set(sys.modules)))
     ],
 )
 def test_what_needs_no_database_loads_nothing(argv: list[str], code: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", LOADED, *argv],
-        env={"DATABASE_URL": "postgresql://h/d"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1] == str(code)
+    assert printed(LOADED, *argv, url="postgresql://h/d").splitlines()[-1] == str(code)
 
 
 def test_a_lease_loads_no_cron_and_nothing_loads_sqlalchemy_or_looks_up_versions() -> None:
-    argv = ["--strategy=lease", "--lock-key=k", "--connect-timeout=0.01", "DATABASE_URL", "true"]
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", LOADED, *argv],
-        env={"DATABASE_URL": "postgresql://127.0.0.1:1/d"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    code, *loaded = done.stdout.split()
+    code, *loaded = printed(LOADED, *RUN).split()
     assert code == "1"
     assert "psycopg" in loaded
     assert not {"croniter", "sqlalchemy", "email", "importlib.metadata"} & set(loaded)
@@ -66,15 +64,7 @@ print(*sorted(name for name in sys.modules if name.startswith("dislock.")))
 
 
 def test_a_run_loads_nothing_of_the_operators_commands_and_none_of_the_journal() -> None:
-    argv = ["--strategy=lease", "--lock-key=k", "--connect-timeout=0.01", "DATABASE_URL", "true"]
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", OWN, *argv],
-        env={"DATABASE_URL": "postgresql://127.0.0.1:1/d"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = done.stdout.split()
+    loaded = printed(OWN, *RUN).split()
     assert "dislock.protocol.acquisition" in loaded
     journal = ("journal", "protocol.records", "protocol.questions", "protocol.schema")
     operators = ("drivers.questions", "cli.actions", "cli.asking", "cli.operate")

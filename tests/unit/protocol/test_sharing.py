@@ -543,7 +543,7 @@ def test_whoever_asks_for_another_connection_after_a_failure_gets_one(
     lock("b").ask(claim("b"), 10)
     assert world.asked(world.main).key == "b"
     assert world.connects == 2
-    assert world.connect_by == 105, "if there is none to be had, it still has time for this one"
+    assert world.connect_by == 105, "if no other can be opened, there is time left to use this one"
     world.answer(world.main, Done((1,)))
     lock("c").ask(claim("c"))
     assert world.asked(world.main).key == "c"
